@@ -1,0 +1,28 @@
+// Which kernel runs: the levels' table and the measured choice among them.
+#include "csrc/cpu/gemm/kernel.hpp"
+
+namespace nf12::cpu {
+namespace {
+
+const GemmKernel& kernel_of(Level level) {
+  switch (level) {
+#if defined(__x86_64__)
+#endif
+    default:
+      return kGemmPortable;
+  }
+}
+
+}  // namespace
+
+Level select_level(int64_t, int64_t, int64_t, Level highest) { return highest; }
+
+size_t gemm_workspace_bytes(int64_t m, int64_t n, int64_t k, Level level) {
+  return m == 0 ? 0 : kernel_of(level).workspace_bytes(m, n, k);
+}
+
+void gemm(const GemmArgs& args, Level level, const Parallel& parallel) {
+  if (args.m > 0) kernel_of(level).run(args, parallel);
+}
+
+}  // namespace nf12::cpu

@@ -1,0 +1,114 @@
+// The kernel for any processor: y = x W^T + bias, a tile decoded to FP32 at a time.
+//
+// A thread owns whole 16-row blocks. Each tile is decoded once into 4 KiB and multiplied with every
+// token; sums are kept in kLanes parts, which compilers turn into vectors of what the target has.
+#include "csrc/cpu/gemm/epilogue.hpp"
+#include "csrc/cpu/gemm/kernel.hpp"
+#include "csrc/cpu/gemm/patch.hpp"
+#include "csrc/format/decode.hpp"
+
+namespace nf12::cpu {
+namespace {
+
+constexpr int kLanes = 8;
+
+struct Sum {
+  float lane[kLanes];
+
+  float total() const {
+    float half[kLanes / 2];
+    for (int i = 0; i < kLanes / 2; ++i) half[i] = lane[i] + lane[i + kLanes / 2];
+    return (half[0] + half[2]) + (half[1] + half[3]);
+  }
+};
+
+// The workspace: x as FP32 with zeros beyond k, then a row block's sums for each thread's tokens.
+struct Workspace {
+  int64_t columns;  // k rounded up to whole tiles
+
+  explicit Workspace(int64_t k) : columns(tile_columns(k) * kTileColumns) {}
+  size_t bytes(int64_t m) const { return sizeof(float) * static_cast<size_t>(m * columns); }
+};
+
+void expand_x(const GemmArgs& args, int64_t columns, float* x) {
+  for (int64_t t = 0; t < args.m; ++t) {
+    const uint16_t* source = args.x + t * args.x_row_stride;
+    for (int64_t k = 0; k < args.w.k; ++k) x[t * columns + k] = bf16_to_float(source[k]);
+    for (int64_t k = args.w.k; k < columns; ++k) x[t * columns + k] = 0.0f;
+  }
+}
+
+void decode_tile(const PackedView& w, int64_t r, int64_t c, float* out) {
+  const uint8_t* tile = w.tile(r, c);
+  uint16_t bits[kTileWeights];
+  for (int row = 0; row < kTileRows; ++row) {
+    for (int column = 0; column < kTileColumns; ++column) {
+      uint32_t code_word;
+      std::memcpy(&code_word, tile + code_word_byte(row, column), sizeof code_word);
+      bits[kTileColumns * row + column] = decode_weight(
+          tile[sign_mantissa_byte(row, column)], code_word >> code_bit(column) & 0xF);
+    }
+  }
+  if (const uint32_t word = w.index_word(r, c)) {
+    patch_tile(w, word, [](int position) { return position; }, bits);
+  }
+  for (int i = 0; i < kTileWeights; ++i) out[i] = bf16_to_float(bits[i]);
+}
+
+void add_products(const float* tile_row, const float* x, Sum* sum) {
+  for (int i = 0; i < kTileColumns; i += kLanes) {
+    for (int l = 0; l < kLanes; ++l) sum->lane[l] += tile_row[i + l] * x[i + l];
+  }
+}
+
+// A few tokens at a time, so that the sums stay on the stack whatever m is; the tiles are then decoded
+// once per kTokens tokens.
+constexpr int kTokens = 16;
+
+void multiply_row_block(const GemmArgs& args, const float* x, int64_t columns, int64_t r) {
+  const float scale = output_scale(args.w.base);
+  const int64_t rows = args.w.n - r * kTileRows < kTileRows ? args.w.n - r * kTileRows : kTileRows;
+  for (int64_t t0 = 0; t0 < args.m; t0 += kTokens) {
+    const int64_t tokens = args.m - t0 < kTokens ? args.m - t0 : kTokens;
+    Sum sums[kTokens][kTileRows] = {};
+    for (int64_t c = 0; c * kTileColumns < columns; ++c) {
+      alignas(64) float tile[kTileWeights];
+      decode_tile(args.w, r, c, tile);
+      for (int64_t t = 0; t < tokens; ++t) {
+        const float* x_part = x + (t0 + t) * columns + c * kTileColumns;
+        for (int64_t row = 0; row < rows; ++row) {
+          add_products(tile + row * kTileColumns, x_part, &sums[t][row]);
+        }
+      }
+    }
+    for (int64_t t = 0; t < tokens; ++t) {
+      uint16_t* y = args.y + (t0 + t) * args.y_row_stride;
+      for (int64_t row = 0; row < rows; ++row) {
+        const int64_t column = r * kTileRows + row;
+        y[column] = finish_output(sums[t][row].total(), scale, args.bias, column);
+      }
+    }
+  }
+}
+
+size_t workspace_bytes(int64_t m, int64_t, int64_t k) { return Workspace(k).bytes(m); }
+
+void run(const GemmArgs& args, const Parallel& parallel) {
+  struct Call {
+    const GemmArgs* args;
+    const float* x;
+    int64_t columns;
+  } call{&args, static_cast<const float*>(args.workspace), Workspace(args.w.k).columns};
+  expand_x(args, call.columns, static_cast<float*>(args.workspace));
+  const auto body = [](int64_t begin, int64_t end, void* context) {
+    const Call& call = *static_cast<const Call*>(context);
+    for (int64_t r = begin; r < end; ++r) multiply_row_block(*call.args, call.x, call.columns, r);
+  };
+  parallel.run(0, tile_rows(args.w.n), 1, body, &call);
+}
+
+}  // namespace
+
+const GemmKernel kGemmPortable = {workspace_bytes, run};
+
+}  // namespace nf12::cpu
