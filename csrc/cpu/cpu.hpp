@@ -6,8 +6,10 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "csrc/cpu/level.hpp"
+#include "csrc/format/check.hpp"
 #include "csrc/format/layout.hpp"
 
 namespace nf12::cpu {
@@ -39,20 +41,28 @@ struct PackPlan {
   int64_t quads;  // length of the side table / 4
 };
 // Chooses the base (base = -1) or checks the caller's, and writes every index word.
-PackPlan plan_pack(const PackSource& source, int base, uint32_t* index, const Parallel& parallel);
+PackPlan plan_pack(const PackSource& source, int base, uint32_t* index, const Parallel& parallel,
+                   Level level = highest_level());
 // Writes payload and side table for a plan; `index` as plan_pack left it.
 void write_pack(const PackSource& source, const PackPlan& plan, const PackResult& result,
-                const Parallel& parallel);
+                const Parallel& parallel, Level level = highest_level());
 
 // Exact BF16, row-major [n, k] contiguous.
-void unpack(const PackedView& w, uint16_t* out, const Parallel& parallel);
+void unpack(const PackedView& w, uint16_t* out, const Parallel& parallel,
+            Level level = highest_level());
 
 // out[i, :] = row ids[i] of w. Returns the position of the first id outside [0, n), or -1; with
 // such an id nothing else is promised of out.
 int64_t gather(const PackedView& w, const int64_t* ids, int64_t count, uint16_t* out,
-               const Parallel& parallel);
+               const Parallel& parallel, Level level = highest_level());
 int64_t gather(const PackedView& w, const int32_t* ids, int64_t count, uint16_t* out,
-               const Parallel& parallel);
+               const Parallel& parallel, Level level = highest_level());
+
+// The reader's rules on the contents of a weight whose shapes have passed check_shape. The result is
+// the violation of the earliest tile; `expert` (-1: not a stack) only tells its place.
+Violation check(const PackedView& w, int64_t expert, const Parallel& parallel);
+// "index: count must be 0..64 or 255: 0x80, tile (0, 3)"
+std::string describe(const Violation& violation);
 
 // y = x W^T + bias, y[i, j] = bf16(fma(acc, 2^-s, bias[j])).
 struct GemmArgs {

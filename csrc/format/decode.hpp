@@ -27,6 +27,13 @@ NF12_INLINE constexpr uint32_t decode_pair(uint32_t duplicated, uint32_t code_wo
          ((duplicated & kSignMantissaMask) | kExponentBias);
 }
 
+// The same pair as w itself: no half carries, since base + code <= 143.
+NF12_INLINE constexpr uint32_t decode_pair_exact(uint32_t duplicated, uint32_t code_word, int pair,
+                                                 int base) {
+  return (align_codes(code_word, pair) & kCodeMask) + (duplicated & kSignMantissaMask) +
+         static_cast<uint32_t>(base) * 0x00800080u;
+}
+
 // BF16 bits of w * 2^s of one weight that is not an escape.
 NF12_INLINE constexpr uint16_t decode_weight(uint8_t sign_mantissa, uint32_t code) {
   return static_cast<uint16_t>((sign_mantissa & 0x80) << 8 | (kNeutralBase + code) << 7 |
@@ -34,5 +41,7 @@ NF12_INLINE constexpr uint16_t decode_weight(uint8_t sign_mantissa, uint32_t cod
 }
 static_assert(decode_weight(0, 0) == 0x3800 && decode_weight(0xFF, 15) == 0xBFFF);
 static_assert(decode_pair(0x7F7F8080u, 0x000F0000u, 0) == 0x3FFFB800u);
+static_assert(decode_pair_exact(0x7F7F8080u, 0x000F0000u, 0, 112) == 0x3FFFB800u);
+static_assert(decode_pair_exact(0xFFFF0000u, 0x000F000Fu, 0, 128) == 0xC7FF4780u);
 
 }  // namespace nf12

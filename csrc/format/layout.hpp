@@ -12,8 +12,8 @@
 //        bit 31            24             16              8              0
 //            | 7    | 5    | 3    | 1     | 6    | 4     | 2    | 0     |     column - 8w
 //
-//   Even columns fill the low half and odd ones the high half, so that one shift brings the codes of
-//   a neighbouring pair to bit 7 of both 16-bit halves at once (decode.hpp).
+//   Even columns fill the low half and odd ones the high half, so that one shift brings the codes
+//   of a neighbouring pair to bit 7 of both 16-bit halves at once (decode.hpp).
 //
 //   code = biased exponent - base, for exponents base .. base + 15 (the "window"). Every other
 //   weight is an escape (escapes.hpp); its payload bits, like all padding, are zero.
@@ -39,9 +39,10 @@ inline constexpr int kMaxBase = 128;
 inline constexpr int kNeutralBase = 112;  // payloads decode as if the base were this one
 inline constexpr int kWindow = 16;        // exponents a code can name
 
-NF12_INLINE constexpr int64_t tile_rows(int64_t n) { return (n + kTileRows - 1) / kTileRows; }
+// ceil(n / 16) and ceil(k / 64), also for a hostile size near 2^63.
+NF12_INLINE constexpr int64_t tile_rows(int64_t n) { return n / kTileRows + (n % kTileRows != 0); }
 NF12_INLINE constexpr int64_t tile_columns(int64_t k) {
-  return (k + kTileColumns - 1) / kTileColumns;
+  return k / kTileColumns + (k % kTileColumns != 0);
 }
 
 // The payload decodes to w * 2^s with this s; a sum is scaled back by 2^-s once per output.
@@ -63,8 +64,8 @@ NF12_INLINE constexpr int code_bit(int column) { return 4 * (column % 8 / 2) + 1
 static_assert(code_bit(0) == 0 && code_bit(1) == 16 && code_bit(6) == 12 && code_bit(7) == 28);
 static_assert(code_word_byte(15, 63) == kTileBytes - 4);
 
-// One packed weight [n, k], or one expert of a stack. Strides let a slice along rows or tile columns
-// stay a view: tile (r, c) lies at payload + r * payload_stride_bytes + c * kTileBytes.
+// One packed weight [n, k], or one expert of a stack. Strides let a slice along rows or tile
+// columns stay a view: tile (r, c) lies at payload + r * payload_stride_bytes + c * kTileBytes.
 struct PackedView {
   const uint8_t* payload;        // [R, C, 1536]
   const uint32_t* index;         // [R, C]
