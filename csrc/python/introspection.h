@@ -1,0 +1,35 @@
+// What libnf12.so tells of itself: plain C, exported, free of torch. nf12._C wraps it.
+#pragma once
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#define NF12_EXPORT __attribute__((visibility("default")))
+
+// Strings live as long as the library.
+NF12_EXPORT const char* nf12_version(void);
+NF12_EXPORT const char* nf12_compiler(void);
+NF12_EXPORT const char* nf12_source_hash(void);   // see cmake/build_info.cmake
+NF12_EXPORT const char* nf12_torch_target(void);  // the least torch this file loads on, "2.11"
+NF12_EXPORT const char* nf12_gpu_targets(void);   // embedded GPU code, comma-separated; may be ""
+NF12_EXPORT int32_t nf12_format_version(void);
+
+// Instruction-set levels of the CPU kernels, 0 the least. Null or false past the last one.
+NF12_EXPORT int32_t nf12_cpu_levels(void);
+NF12_EXPORT const char* nf12_cpu_level_name(int32_t level);
+NF12_EXPORT int32_t nf12_cpu_level_supported(int32_t level);
+
+// The highest level in use (NF12_CPU_LEVEL caps it), or -1 with *error set to a sentence.
+NF12_EXPORT int32_t nf12_cpu_highest_level(const char** error);
+// The level `gemm` takes for a shape on this machine, overrides aside; -1 as above.
+NF12_EXPORT int32_t nf12_cpu_select(int64_t m, int64_t n, int64_t k, const char** error);
+
+// The calling thread's override of `select`: a level, or -1 for none. A level that this machine
+// does not support is refused (false).
+NF12_EXPORT int32_t nf12_set_kernel_override(int32_t level);
+NF12_EXPORT int32_t nf12_kernel_override(void);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,109 @@
+// nf12._C: what the library is and what it would choose, for nf12.info, nf12.select and
+// nf12.use_kernel. The operators themselves are torch.ops.nf12.*.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "csrc/python/introspection.h"
+
+namespace py = pybind11;
+
+namespace {
+
+std::string name_of(int32_t level, const char* error) {
+  if (level < 0) throw std::runtime_error(error);
+  return nf12_cpu_level_name(level);
+}
+
+std::vector<std::string> level_names(bool only_supported) {
+  std::vector<std::string> names;
+  for (int32_t level = 0; level < nf12_cpu_levels(); ++level)
+    if (!only_supported || nf12_cpu_level_supported(level))
+      names.emplace_back(nf12_cpu_level_name(level));
+  return names;
+}
+
+std::vector<std::string> split(const std::string& list) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin < list.size();) {
+    const size_t end = std::min(list.find(',', begin), list.size());
+    parts.push_back(list.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+py::dict build_info() {
+  py::dict info;
+  info["version"] = nf12_version();
+  info["compiler"] = nf12_compiler();
+  info["torch_target"] = nf12_torch_target();
+  info["format_version"] = nf12_format_version();
+  info["gpu_targets"] = split(nf12_gpu_targets());
+  info["source_hash"] = nf12_source_hash();
+  return info;
+}
+
+std::string highest_cpu_level() {
+  const char* error = nullptr;
+  const int32_t level = nf12_cpu_highest_level(&error);
+  return name_of(level, error);
+}
+
+std::string select_kernel(int64_t m, int64_t n, int64_t k) {
+  if (m < 0 || n < 1 || k < 1)
+    throw py::value_error("select: m, n, k are " + std::to_string(m) + ", " + std::to_string(n) +
+                          ", " + std::to_string(k) + ", expected m >= 0, n >= 1, k >= 1");
+  const char* error = nullptr;
+  const int32_t level = nf12_cpu_select(m, n, k, &error);
+  return name_of(level, error);
+}
+
+void set_kernel_override(const std::optional<std::string>& name) {
+  if (!name) {
+    nf12_set_kernel_override(-1);
+    return;
+  }
+  const std::vector<std::string> names = level_names(/*only_supported=*/false);
+  for (size_t level = 0; level < names.size(); ++level) {
+    if (names[level] != *name) continue;
+    if (!nf12_set_kernel_override(static_cast<int32_t>(level)))
+      throw py::value_error("kernel " + *name + " is not supported by this processor");
+    return;
+  }
+  std::string known;
+  for (const std::string& other : names) known += (known.empty() ? "" : ", ") + other;
+  throw py::value_error("kernel " + *name + " is unknown, expected one of " + known);
+}
+
+std::optional<std::string> kernel_override() {
+  const int32_t level = nf12_kernel_override();
+  if (level < 0) return std::nullopt;
+  return nf12_cpu_level_name(level);
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_C, m) {
+  m.doc() = "Introspection of libnf12.so.";
+  m.def("build_info", build_info,
+        "version, compiler, torch_target, format_version, gpu_targets, source_hash");
+  m.def("cpu_levels", [] { return level_names(false); }, "All CPU kernel levels, least first.");
+  m.def(
+      "supported_cpu_levels", [] { return level_names(true); },
+      "The CPU kernel levels that this processor runs, least first.");
+  m.def("highest_cpu_level", highest_cpu_level,
+        "The level in use; NF12_CPU_LEVEL caps it. RuntimeError for a bad NF12_CPU_LEVEL.");
+  m.def(
+      "instances", [] { return level_names(false); }, "Names of all gemm kernels in the library.");
+  m.def(
+      "select", select_kernel, py::arg("m"), py::arg("n"), py::arg("k"),
+      "The kernel that gemm takes for x [m, k] and a weight [n, k] on this CPU, overrides aside.");
+  m.def("set_kernel_override", set_kernel_override, py::arg("name"),
+        "Makes this thread's gemm calls use a kernel by name; None restores the choice.");
+  m.def("kernel_override", kernel_override, "This thread's override, or None.");
+}
