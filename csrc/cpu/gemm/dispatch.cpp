@@ -7,6 +7,11 @@ namespace {
 const GemmKernel& kernel_of(Level level) {
   switch (level) {
 #if defined(__x86_64__)
+    case Level::kAvx2:
+    case Level::kAvx512:
+    case Level::kAvx512Bf16:
+    case Level::kAmx:
+      return kGemmAvx2;
 #endif
     default:
       return kGemmPortable;

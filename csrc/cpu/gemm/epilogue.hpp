@@ -2,7 +2,7 @@
 #pragma once
 #include <cstring>
 
-#include "csrc/format/layout.hpp"
+#include "csrc/cpu/cpu.hpp"
 
 namespace nf12::cpu {
 
@@ -18,14 +18,17 @@ NF12_INLINE float bits_float(uint32_t bits) {
   return value;
 }
 
-NF12_INLINE float bf16_to_float(uint16_t bits) { return bits_float(static_cast<uint32_t>(bits) << 16); }
+NF12_INLINE float bf16_to_float(uint16_t bits) {
+  return bits_float(static_cast<uint32_t>(bits) << 16);
+}
 
 // Round to nearest, ties to even. A NaN is cut and made quiet instead: rounding could carry its
 // mantissa into the exponent's end and return Inf, or cut it to nothing.
 NF12_INLINE uint16_t float_to_bf16(float value) {
   const uint32_t bits = float_bits(value);
-  if ((bits & 0x7FFFFFFF) > 0x7F800000) return static_cast<uint16_t>(bits >> 16 | 0x40);
-  return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+  const bool is_nan = (bits & 0x7FFFFFFF) > 0x7F800000;
+  const uint32_t rounded = bits + 0x7FFF + (bits >> 16 & 1);
+  return static_cast<uint16_t>(is_nan ? bits >> 16 | 0x40 : rounded >> 16);
 }
 
 // 2^-s: exact, since |s| <= 16.
@@ -33,9 +36,25 @@ NF12_INLINE float output_scale(int base) {
   return bits_float(static_cast<uint32_t>(127 - scale_shift(base)) << 23);
 }
 
-NF12_INLINE uint16_t finish_output(float sum, float scale, const uint16_t* bias, int64_t column) {
-  const float offset = bias == nullptr ? 0.0f : bf16_to_float(bias[column]);
-  return float_to_bf16(__builtin_fmaf(sum, scale, offset));
+// Row block r of y for the tokens t0 .. t0 + tokens - 1, from sums [tokens, 16]. The rows of the
+// last block beyond n are not stored.
+NF12_INLINE void finish_row_block(const GemmArgs& args, int64_t r, int64_t t0, int64_t tokens,
+                                  const float* sums) {
+  const int64_t first = r * kTileRows;
+  const int64_t rows = args.w.n - first < kTileRows ? args.w.n - first : kTileRows;
+  const float scale = output_scale(args.w.base);
+  float offset[kTileRows] = {};
+  if (args.bias != nullptr) {
+    for (int64_t i = 0; i < rows; ++i) offset[i] = bf16_to_float(args.bias[first + i]);
+  }
+  for (int64_t t = 0; t < tokens; ++t, sums += kTileRows) {
+    uint16_t out[kTileRows];
+    for (int i = 0; i < kTileRows; ++i) {
+      out[i] = float_to_bf16(__builtin_fmaf(sums[i], scale, offset[i]));
+    }
+    std::memcpy(args.y + (t0 + t) * args.y_row_stride + first, out,
+                static_cast<size_t>(rows) * sizeof(uint16_t));
+  }
 }
 
 }  // namespace nf12::cpu

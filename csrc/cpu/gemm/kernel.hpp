@@ -1,6 +1,6 @@
-// One level's multiplication, as the dispatcher sees it. A level's file defines its kernel and nothing
-// else with external linkage: everything it instantiates hangs on types of its own, so that code
-// compiled for one instruction set never stands in for another's.
+// One level's multiplication, as the dispatcher sees it. A level's file defines its kernel and
+// nothing else with external linkage: everything it instantiates hangs on types of its own, so that
+// code compiled for one instruction set never stands in for another's.
 #pragma once
 #include "csrc/cpu/cpu.hpp"
 

@@ -7,8 +7,9 @@
 
 namespace nf12::cpu {
 
-// `place(position)` maps 64 r + c to an element of `tile`: kernels keep a row's columns in the order
-// that decoding yields. Words that point outside the table are ignored (see IndexWord::is_inside).
+// `place(position)` maps 64 r + c to an element of `tile`: kernels keep a row's columns in the
+// order that decoding yields. Words that point outside the table are ignored (see
+// IndexWord::is_inside).
 template <class Place>
 NF12_INLINE void patch_tile(const PackedView& w, uint32_t index_word, Place place, uint16_t* tile) {
   const IndexWord word = IndexWord::from_bits(index_word);

@@ -45,8 +45,8 @@ void decode_tile(const PackedView& w, int64_t r, int64_t c, float* out) {
     for (int column = 0; column < kTileColumns; ++column) {
       uint32_t code_word;
       std::memcpy(&code_word, tile + code_word_byte(row, column), sizeof code_word);
-      bits[kTileColumns * row + column] = decode_weight(
-          tile[sign_mantissa_byte(row, column)], code_word >> code_bit(column) & 0xF);
+      bits[kTileColumns * row + column] =
+          decode_weight(tile[sign_mantissa_byte(row, column)], code_word >> code_bit(column) & 0xF);
     }
   }
   if (const uint32_t word = w.index_word(r, c)) {
@@ -61,13 +61,11 @@ void add_products(const float* tile_row, const float* x, Sum* sum) {
   }
 }
 
-// A few tokens at a time, so that the sums stay on the stack whatever m is; the tiles are then decoded
-// once per kTokens tokens.
+// A few tokens at a time, so that the sums stay on the stack whatever m is; the tiles are then
+// decoded once per kTokens tokens.
 constexpr int kTokens = 16;
 
 void multiply_row_block(const GemmArgs& args, const float* x, int64_t columns, int64_t r) {
-  const float scale = output_scale(args.w.base);
-  const int64_t rows = args.w.n - r * kTileRows < kTileRows ? args.w.n - r * kTileRows : kTileRows;
   for (int64_t t0 = 0; t0 < args.m; t0 += kTokens) {
     const int64_t tokens = args.m - t0 < kTokens ? args.m - t0 : kTokens;
     Sum sums[kTokens][kTileRows] = {};
@@ -76,18 +74,16 @@ void multiply_row_block(const GemmArgs& args, const float* x, int64_t columns, i
       decode_tile(args.w, r, c, tile);
       for (int64_t t = 0; t < tokens; ++t) {
         const float* x_part = x + (t0 + t) * columns + c * kTileColumns;
-        for (int64_t row = 0; row < rows; ++row) {
+        for (int row = 0; row < kTileRows; ++row) {
           add_products(tile + row * kTileColumns, x_part, &sums[t][row]);
         }
       }
     }
+    float totals[kTokens][kTileRows];
     for (int64_t t = 0; t < tokens; ++t) {
-      uint16_t* y = args.y + (t0 + t) * args.y_row_stride;
-      for (int64_t row = 0; row < rows; ++row) {
-        const int64_t column = r * kTileRows + row;
-        y[column] = finish_output(sums[t][row].total(), scale, args.bias, column);
-      }
+      for (int row = 0; row < kTileRows; ++row) totals[t][row] = sums[t][row].total();
     }
+    finish_row_block(args, r, t0, tokens, totals[0]);
   }
 }
 

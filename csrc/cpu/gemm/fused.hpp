@@ -1,0 +1,97 @@
+// Few tokens: y = x W^T with the weights decoded in registers as they stream by.
+//
+// Bound by memory: a tile is read once, in the order in which it lies. A thread owns whole 16-row
+// blocks and walks their tiles along k; each row's columns lie along a register, so that a sum is a
+// register of partial sums which are added up once, after the last tile. The 16 x m sums live on
+// the stack (L1) and visit registers kRows rows at a time. Several rows at a time hide the latency
+// of the multiply-adds and share each load of x.
+//
+// A tile with escapes is decoded to 2 KiB, patched there, and multiplied from there by the same
+// code.
+#pragma once
+#include "csrc/cpu/gemm/activations.hpp"
+#include "csrc/cpu/gemm/epilogue.hpp"
+#include "csrc/cpu/gemm/tile.hpp"
+
+namespace nf12::cpu {
+
+template <class V, int kTokens>
+struct Fused {
+  using X = typename V::X;
+  using Sum = typename V::Sum;
+  static constexpr int kRows = kTokens <= 2 ? 4 : 2;  // rows at a time: kRows x kTokens sums
+  static constexpr int64_t kPrefetchBytes = 4 * kTileBytes;
+
+  template <class Tile>
+  NF12_INLINE static void multiply_rows(const Tile& tile, int row, const X* x, Sum* sums) {
+    Sum part[kRows][kTokens];
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 16
+      for (int t = 0; t < kTokens; ++t) part[i][t] = sums[(row + i) * kTokens + t];
+    }
+#pragma GCC unroll 16
+    for (int half = 0; half < V::kHalves; ++half) {
+      typename V::Pairs w[kRows][2];
+#pragma GCC unroll 16
+      for (int i = 0; i < kRows; ++i) tile.load(row + i, half, w[i]);
+#pragma GCC unroll 16
+      for (int j = 0; j < 2; ++j) {
+        const X* x_part = x + 2 * V::kPairLanes * (2 * half + j);
+#pragma GCC unroll 16
+        for (int t = 0; t < kTokens; ++t) {
+#pragma GCC unroll 16
+          for (int i = 0; i < kRows; ++i) {
+            part[i][t] = V::multiply_add(w[i][j], x_part + kTileColumns * t, part[i][t]);
+          }
+        }
+      }
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 16
+      for (int t = 0; t < kTokens; ++t) sums[(row + i) * kTokens + t] = part[i][t];
+    }
+  }
+
+  template <class Tile>
+  NF12_INLINE static void multiply_tile(const Tile& tile, const X* x, Sum* sums) {
+#pragma GCC unroll 1
+    for (int row = 0; row < kTileRows; row += kRows) multiply_rows(tile, row, x, sums);
+  }
+
+  NF12_INLINE static void multiply_row_block(const GemmArgs& args, const Activations<V>& x,
+                                             int64_t r) {
+    const PackedView& w = args.w;
+    Sum sums[kTileRows * kTokens];
+    for (Sum& sum : sums) sum = V::zero();
+    const uint8_t* tile = w.tile(r, 0);
+    for (int64_t c = 0; c < tile_columns(w.k); ++c, tile += kTileBytes) {
+      for (int line = 0; line < kTileBytes; line += 64) {
+        __builtin_prefetch(tile + kPrefetchBytes + line);
+      }
+      const uint32_t index_word = w.index_word(r, c);
+      if (index_word == 0) [[likely]] {
+        multiply_tile(PackedTile<V>{tile}, x.at(c, 0), sums);
+      } else {
+        alignas(64) DecodedTile<V> decoded;
+        decoded.fill(w, tile, index_word);
+        multiply_tile(decoded, x.at(c, 0), sums);
+      }
+    }
+    float totals[kTokens][kTileRows];
+    for (int row = 0; row < kTileRows; ++row) {
+      for (int t = 0; t < kTokens; ++t) totals[t][row] = V::total(sums[row * kTokens + t]);
+    }
+    finish_row_block(args, r, 0, kTokens, totals[0]);
+  }
+
+  NF12_INLINE static void run(const GemmArgs& args, const Parallel& parallel) {
+    const Activations<V> x = reorder_activations<V>(args, parallel);
+    for_ranges(parallel, tile_rows(args.w.n), [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) multiply_row_block(args, x, r);
+    });
+  }
+};
+
+}  // namespace nf12::cpu

@@ -1,0 +1,132 @@
+// AVX2 + FMA: what the loop nests of fused.hpp and blocked.hpp need of an instruction set.
+//
+// Decoding leaves a row's columns in "lane order". One register takes 16 weights of 32 columns:
+// every 128-bit lane covers 16 columns, which are two code words, and holds two pairs of each of
+// them.
+//
+//   register j of a half  | lane 0                                | lane 1
+//   pairs of columns      | 4j 4j+1  4j+2 4j+3  8+4j ..  10+4j .. | 16 + the same
+//
+// so 4 neighbouring columns stay together: lane order moves 8-byte pieces of a row, nothing
+// smaller.
+#pragma once
+#include <immintrin.h>
+
+#include "csrc/format/decode.hpp"
+
+namespace nf12::cpu {
+namespace {
+
+struct Avx2 {
+  using Pairs = __m256i;  // 8 pairs of BF16 weights of one row
+  using Sum = __m256;
+  using X = float;  // per register of pairs: the 8 even columns, then the 8 odd ones
+  static constexpr int kPairLanes = 8;
+  static constexpr int kHalves = 2;  // registers of one row: kHalves x 2
+
+  // Register j (0, 1) of half h of a row: columns 32h + 16 (lane) + 4j + {0..3, 8..11}.
+  NF12_INLINE static void decode(const uint8_t* tile, int row, int half, Pairs (&w)[2]) {
+    const __m256i bytes = _mm256_loadu_si256(
+        reinterpret_cast<const __m256i*>(tile + sign_mantissa_byte(row, 32 * half)));
+    const __m256i words = _mm256_broadcastsi128_si256(
+        _mm_loadu_si128(reinterpret_cast<const __m128i*>(tile + code_word_byte(row, 32 * half))));
+    // Each code word twice, for its pairs 2j and 2j+1.
+    const __m256i codes =
+        _mm256_castps_si256(_mm256_permutevar_ps(_mm256_castsi256_ps(words), twice()));
+    const __m256i sign_mantissa = _mm256_set1_epi32(static_cast<int>(kSignMantissaMask));
+    const __m256i exponent = _mm256_set1_epi32(kExponentBias);
+    const __m256i code = _mm256_set1_epi32(kCodeMask);
+    const __m256i aligned[2] = {_mm256_sllv_epi32(codes, _mm256_set1_epi64x(3ll << 32 | 7)),
+                                _mm256_srlv_epi32(codes, _mm256_set1_epi64x(5ll << 32 | 1))};
+    for (int j = 0; j < 2; ++j) {
+      const __m256i dup = _mm256_shuffle_epi8(bytes, duplicate(j));
+      w[j] = _mm256_or_si256(_mm256_or_si256(_mm256_and_si256(dup, sign_mantissa), exponent),
+                             _mm256_and_si256(aligned[j], code));
+    }
+  }
+
+  NF12_INLINE static Pairs load(const uint16_t* p) {
+    return _mm256_load_si256(reinterpret_cast<const __m256i*>(p));
+  }
+  NF12_INLINE static void store(uint16_t* p, Pairs w) {
+    _mm256_store_si256(reinterpret_cast<__m256i*>(p), w);
+  }
+
+  NF12_INLINE static __m256 even(Pairs w) { return _mm256_castsi256_ps(_mm256_slli_epi32(w, 16)); }
+  NF12_INLINE static __m256 odd(Pairs w) {
+    return _mm256_castsi256_ps(
+        _mm256_and_si256(w, _mm256_set1_epi32(static_cast<int>(0xFFFF0000u))));
+  }
+
+  NF12_INLINE static Sum zero() { return _mm256_setzero_ps(); }
+  NF12_INLINE static Sum multiply_add(Pairs w, const X* x, Sum sum) {
+    sum = _mm256_fmadd_ps(even(w), _mm256_load_ps(x), sum);
+    return _mm256_fmadd_ps(odd(w), _mm256_load_ps(x + 8), sum);
+  }
+  NF12_INLINE static float total(Sum sum) {
+    __m128 t = _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps(sum, 1));
+    t = _mm_add_ps(t, _mm_movehl_ps(t, t));
+    return _mm_cvtss_f32(_mm_add_ss(t, _mm_movehdup_ps(t)));
+  }
+
+  NF12_INLINE static void store_x(X* out, Pairs x) {
+    _mm256_store_ps(out, even(x));
+    _mm256_store_ps(out + 8, odd(x));
+  }
+
+  // Rows along a register, for blocked.hpp: one step is one column, in the order of X.
+  using W = float;
+  using Rows = __m256;
+  static constexpr int kRowLanes = 8;
+  static constexpr int kSteps = kTileColumns;
+  static constexpr int kTokens = 6;  // 12 registers of sums, 2 of rows, 1 of x: 15 of 16
+
+  NF12_INLINE static Rows load_rows(const W* p) { return _mm256_load_ps(p); }
+  NF12_INLINE static Sum load_sum(const float* p) { return _mm256_load_ps(p); }
+  NF12_INLINE static void store_sum(float* p, Sum sum) { _mm256_store_ps(p, sum); }
+  NF12_INLINE static Sum multiply_add_rows(Rows rows, const X* x, int step, Sum sum) {
+    return _mm256_fmadd_ps(rows, _mm256_broadcast_ss(x + step), sum);
+  }
+  NF12_INLINE static void transpose(const uint16_t* bits, W* panel) {
+    for (int row = 0; row < kTileRows; row += 8) {
+      for (int column = 0; column < kTileColumns; column += 16) {
+        __m256i w[8];
+        for (int i = 0; i < 8; ++i) w[i] = load(bits + kTileColumns * (row + i) + column);
+        transpose_8x8(w);
+        W* out = panel + kTileRows * column + row;
+        for (int i = 0; i < 8; ++i) {
+          _mm256_store_ps(out + kTileRows * i, even(w[i]));
+          _mm256_store_ps(out + kTileRows * (8 + i), odd(w[i]));
+        }
+      }
+    }
+  }
+
+ private:
+  NF12_INLINE static void transpose_8x8(__m256i (&w)[8]) {
+    __m256i a[8], b[8];
+    for (int i = 0; i < 8; i += 2) {
+      a[i] = _mm256_unpacklo_epi32(w[i], w[i + 1]);
+      a[i + 1] = _mm256_unpackhi_epi32(w[i], w[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4) {
+      for (int j = 0; j < 2; ++j) {
+        b[i + 2 * j] = _mm256_unpacklo_epi64(a[i + j], a[i + j + 2]);
+        b[i + 2 * j + 1] = _mm256_unpackhi_epi64(a[i + j], a[i + j + 2]);
+      }
+    }
+    for (int i = 0; i < 4; ++i) {
+      w[i] = _mm256_permute2x128_si256(b[i], b[i + 4], 0x20);
+      w[i + 4] = _mm256_permute2x128_si256(b[i], b[i + 4], 0x31);
+    }
+  }
+  NF12_INLINE static __m256i twice() { return _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3); }
+  NF12_INLINE static __m256i duplicate(int j) {
+    const char c = static_cast<char>(4 * j);
+    return _mm256_broadcastsi128_si256(_mm_add_epi8(
+        _mm_setr_epi8(0, 0, 1, 1, 2, 2, 3, 3, 8, 8, 9, 9, 10, 10, 11, 11), _mm_set1_epi8(c)));
+  }
+};
+
+}  // namespace
+}  // namespace nf12::cpu
