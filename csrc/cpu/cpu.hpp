@@ -1,7 +1,7 @@
 // The CPU backend: what csrc/torch calls. Knows no torch; threads and memory come from the caller.
 //
-// Every function here has validated arguments (csrc/torch/checks) and reports what only the data can
-// show (an out-of-range id, a base that would lose bits) through its result, never by a crash.
+// Every function here has validated arguments (csrc/torch/checks) and reports what only the data
+// can show (an out-of-range id, a base that would lose bits) through its result, never by a crash.
 // Results never depend on the number of threads.
 #pragma once
 #include <cstddef>
@@ -58,22 +58,22 @@ int64_t gather(const PackedView& w, const int64_t* ids, int64_t count, uint16_t*
 int64_t gather(const PackedView& w, const int32_t* ids, int64_t count, uint16_t* out,
                const Parallel& parallel, Level level = highest_level());
 
-// The reader's rules on the contents of a weight whose shapes have passed check_shape. The result is
-// the violation of the earliest tile; `expert` (-1: not a stack) only tells its place.
+// The reader's rules on the contents of a weight whose shapes have passed check_shape. The result
+// is the violation of the earliest tile; `expert` (-1: not a stack) only tells its place.
 Violation check(const PackedView& w, int64_t expert, const Parallel& parallel);
 // "index: count must be 0..64 or 255: 0x80, tile (0, 3)"
 std::string describe(const Violation& violation);
 
 // y = x W^T + bias, y[i, j] = bf16(fma(acc, 2^-s, bias[j])).
 struct GemmArgs {
-  const uint16_t* x;     // [m, k] BF16, any row stride (elements), no alignment assumed
+  const uint16_t* x;  // [m, k] BF16, any row stride (elements), no alignment assumed
   int64_t x_row_stride;
   int64_t m;
   PackedView w;
   const uint16_t* bias;  // [n] BF16, or null
   uint16_t* y;           // [m, n], row stride below, every element written once
   int64_t y_row_stride;
-  void* workspace;       // gemm_workspace_bytes() bytes, 64-byte aligned; may be null if that is 0
+  void* workspace;  // gemm_workspace_bytes() bytes, 64-byte aligned; may be null if that is 0
 };
 size_t gemm_workspace_bytes(int64_t m, int64_t n, int64_t k, Level level);
 void gemm(const GemmArgs& args, Level level, const Parallel& parallel);

@@ -9,6 +9,13 @@ namespace nf12::cpu {
 enum class Level : int { kPortable, kAvx2, kAvx512, kAvx512Bf16, kAmx };
 inline constexpr int kLevels = 5;
 
+// Whether the levels above portable, the *_avx*.cpp and *_amx.cpp files, are part of this build.
+#if defined(__x86_64__)
+inline constexpr bool kX86 = true;
+#else
+inline constexpr bool kX86 = false;
+#endif
+
 const char* level_name(Level level);  // "portable", "avx2", "avx512", "avx512_bf16", "amx"
 bool parse_level(const char* name, Level* level);  // false for an unknown name
 
