@@ -214,6 +214,11 @@ def _raw_entries(bits: Tensor, base: int) -> Tensor:
     return values[..., 0] | values[..., 1] << 16
 
 
+def _raw_values(entries: Tensor) -> Tensor:
+    """Raw entries [..., E] -> the patterns they hold, int32 [..., 2 E]."""
+    return torch.stack((entries & 0xFFFF, entries >> 16 & 0xFFFF), -1).flatten(-2)
+
+
 def _plan_table(stack: Tensor, base: int) -> tuple[Tensor, int]:
     """Index words [X, R, C] and the length of the side table in quads."""
     experts, n, k = stack.shape
@@ -264,9 +269,7 @@ def _first_equal(tiles: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
     return unique[first.argsort()], first[inverse]
 
 
-def _write_slice(
-    bits: Tensor, base: int, index: Tensor, payload: Tensor, escapes: Tensor
-) -> None:  # fmt: skip
+def _write_slice(bits: Tensor, base: int, index: Tensor, payload: Tensor, escapes: Tensor) -> None:
     """Writes payload [x, r, C, 1536] and the slice's part of the side table."""
     tiles = _to_tiles(bits, padding=base << 7)
     escape = _is_escape(tiles, base)
@@ -318,7 +321,7 @@ def _patch(bits: Tensor, word: Tensor, escapes: Tensor, first: Tensor | int) -> 
     if escapes.shape[0] == 0:
         return bits
     width = bits.shape[-1]
-    table = escapes.view(-1, 4)
+    table = escapes.unflatten(0, (-1, 4))
     count = (word & 0xFF).unsqueeze(-1)
     quad = (word >> 8 & 0xFFFFFF).unsqueeze(-1)
     first = first.unsqueeze(-1) if isinstance(first, Tensor) else first
@@ -327,8 +330,7 @@ def _patch(bits: Tensor, word: Tensor, escapes: Tensor, first: Tensor | int) -> 
         at = start + torch.arange(quads, dtype=torch.int32, device=bits.device)
         return table[at.clamp(max=table.shape[0] - 1)].flatten(-2)
 
-    raw = read(quad + first // 8, width // 8)
-    raw = torch.stack((raw & 0xFFFF, raw >> 16 & 0xFFFF), -1).flatten(-2)
+    raw = _raw_values(read(quad + first // 8, width // 8))
     bits = torch.where(count == RAW_COUNT, raw, bits)
 
     listed = read(quad, MAX_LISTED // 4)
@@ -438,6 +440,42 @@ def linear_once_rounded(x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
     return F.linear(x.float(), w.float(), None if bias is None else bias.float()).bfloat16()
 
 
+# ---- statistics ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TileCounts:
+    """How many tiles of a packed weight are clean, listed (1..64 escapes) and raw."""
+
+    clean: int
+    listed: int
+    raw: int
+
+
+def count_tiles(index: Tensor) -> TileCounts:
+    """Counts the kinds of tiles in a valid `index`. Synchronises."""
+    count = index & 0xFF
+    raw = int((count == RAW_COUNT).sum())
+    clean = int((count == 0).sum())
+    return TileCounts(clean, index.numel() - clean - raw, raw)
+
+
+def count_escapes(index: Tensor, escapes: Tensor, out_features: int, in_features: int) -> int:
+    """Weights outside the window, those of raw tiles included. Synchronises."""
+    words = index if index.dim() == 3 else index.unsqueeze(0)
+    total = 0
+    for part in _slices(*words.shape):
+        count = part.of(words) & 0xFF
+        raw = count == RAW_COUNT
+        total += int(torch.where(raw, 0, count).sum())
+        if bool(raw.any()):
+            values = _raw_values(_table_reads(part.of(words), escapes, raw, RAW_QUADS))
+            padding = _padding(part, out_features, in_features, index.device)
+            padding = padding.expand(*raw.shape, TILE_WEIGHTS)[raw]
+            total += int((_is_escape(values, NEUTRAL_BASE) & ~padding).sum())
+    return total
+
+
 # ---- check --------------------------------------------------------------------------------------
 
 
@@ -542,7 +580,7 @@ def _check_words(words: Tensor, quads: int, at: _Where) -> None:
 
 
 def _table_reads(words: Tensor, escapes: Tensor, wanted: Tensor, quads: int) -> Tensor:
-    """The first `quads` quads of the wanted tiles [T], int32 [T, 4 * quads], zeros past the table."""
+    """The first `quads` quads of the wanted tiles [T]: int32 [T, 4 * quads], 0 past the table."""
     start = (words[wanted] >> 8 & 0xFFFFFF).long() * 4
     at = start.unsqueeze(1) + torch.arange(4 * quads, device=words.device)
     inside = at < escapes.shape[0]
@@ -606,7 +644,7 @@ def _check_raw(
     if not bool(wanted.any()):
         return zero
     entries = _table_reads(words, escapes, wanted, RAW_QUADS)
-    value = torch.stack((entries & 0xFFFF, entries >> 16 & 0xFFFF), -1).flatten(1)
+    value = _raw_values(entries)
     in_padding = padding.expand(*words.shape, TILE_WEIGHTS)[wanted]
     shown = _spread(value, wanted)
     for bad, rule in (

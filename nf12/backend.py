@@ -1,0 +1,199 @@
+"""Which code runs an operation: the names, the choice, and what this machine can use.
+
+- cpu: kernels of libnf12.so for CPU tensors
+- hip: kernels of libnf12.so for AMD GPUs
+- cuda: kernels of libnf12.so for NVIDIA GPUs
+- torch: nf12.packing, plain torch operations on any device
+- auto: the kernels for the tensor's device, else torch
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import importlib
+import os
+import platform
+from typing import Any
+
+import torch
+
+VARIABLE = "NF12_BACKEND"
+
+
+class BackendUnavailable(RuntimeError):
+    """A backend was asked for by name that this build or this machine does not have."""
+
+
+class Backend(str, enum.Enum):
+    """Names of the backends. `Backend(name)` takes any case and refuses an unknown one."""
+
+    AUTO = "auto"
+    HIP = "hip"
+    CUDA = "cuda"
+    CPU = "cpu"
+    TORCH = "torch"
+
+    __str__ = str.__str__
+
+    @classmethod
+    def _missing_(cls, value: object) -> Backend:
+        if isinstance(value, str) and value != value.lower():
+            return cls(value.lower())
+        names = ", ".join(member.value for member in cls)
+        raise ValueError(f"nf12: unknown backend {value!r}, must be one of {names}")
+
+
+def resolve_backend(
+    name: Backend | str = Backend.AUTO, device: torch.device | str = "cpu"
+) -> Backend:
+    """The backend that runs tensors of `device`; never AUTO.
+
+    For "auto" the variable NF12_BACKEND (read once) decides, else the device. ValueError for an
+    unknown name, BackendUnavailable with the reason for one that cannot run here.
+    """
+    device_type = device.type if isinstance(device, torch.device) else torch.device(device).type
+    return _resolve(str(Backend(name)), device_type)
+
+
+# Traced code takes the answer as a constant: neither the environment nor files belong in a graph.
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _resolve(name: str, device_type: str) -> Backend:
+    return _resolve_once(name, device_type)
+
+
+@functools.cache
+def _resolve_once(name: str, device_type: str) -> Backend:
+    backend = Backend(name)
+    source = f"backend {name!r}"
+    if backend is Backend.AUTO:
+        backend = _default()
+        source = f"{VARIABLE}={backend.value}"
+    if backend is Backend.AUTO:
+        own = gpu_backend() if device_type == "cuda" else Backend.CPU
+        usable = device_type in ("cpu", "cuda") and unavailable_reason(own) is None
+        return own if usable else Backend.TORCH
+    reason = unavailable_reason(backend)
+    if reason is None and backend is not Backend.TORCH:
+        wanted = "cpu" if backend is Backend.CPU else "cuda"
+        if device_type != wanted:
+            reason = f"it cannot run tensors on {device_type}"
+    if reason is not None:
+        raise BackendUnavailable(f"nf12: {source} is not available: {reason}")
+    return backend
+
+
+@functools.cache
+def _default() -> Backend:
+    """What NF12_BACKEND says, AUTO without it."""
+    name = os.environ.get(VARIABLE, "")
+    try:
+        return Backend(name) if name else Backend.AUTO
+    except ValueError as error:
+        raise ValueError(f"{VARIABLE}: {error}") from None
+
+
+def gpu_backend() -> Backend:
+    """The backend that the GPUs of this torch would use."""
+    return Backend.HIP if torch.version.hip is not None else Backend.CUDA
+
+
+def unavailable_reason(backend: Backend | str) -> str | None:
+    """Why a backend cannot be used here, None if it can."""
+    backend = Backend(backend)
+    if backend in (Backend.AUTO, Backend.TORCH):
+        return None
+    missing = library_missing()
+    if missing is not None or backend is Backend.CPU:
+        return missing
+    prefix = "gfx" if backend is Backend.HIP else "sm_"
+    if not any(target.startswith(prefix) for target in build_info()["gpu_targets"]):
+        return f"this build of libnf12.so holds no {backend} kernels"
+    if not torch.cuda.is_available() or gpu_backend() is not backend:
+        return f"torch {torch.__version__} sees no {backend} device"
+    return None
+
+
+@functools.cache
+def library_missing() -> str | None:
+    """Why libnf12.so with the kernels is not in use, None if it is. Loads it at the first call."""
+    try:
+        importlib.import_module("nf12.ops")
+        introspection()
+    except (ImportError, OSError, RuntimeError) as error:
+        return f"libnf12.so could not be loaded ({error})"
+    return None
+
+
+def introspection() -> Any:
+    """The extension module nf12._C, which tells what libnf12.so holds and chooses."""
+    return importlib.import_module("nf12._C")
+
+
+def build_info() -> dict[str, Any]:
+    """version, compiler, torch_target, format_version, gpu_targets, source_hash of libnf12.so."""
+    info: dict[str, Any] = introspection().build_info()
+    return info
+
+
+def info() -> dict[str, Any]:
+    """What is installed, what this machine can use of it, and why not the rest. JSON types only.
+
+    Keys: versions (nf12, torch, python), library (loaded, reason, and the fields of build_info),
+    cpu (levels, supported, highest), backends (name -> {usable, reason}), devices
+    (name -> {backend, arch, llc_bytes}), environment (the NF12_* variables that are set).
+    """
+    from nf12 import __version__
+
+    missing = library_missing()
+    library: dict[str, Any] = {"loaded": missing is None, "reason": missing}
+    cpu: dict[str, Any] = {"levels": [], "supported": [], "highest": None, "reason": missing}
+    if missing is None:
+        library |= build_info()
+        cpu = _cpu_levels()
+    return {
+        "versions": {
+            "nf12": __version__,
+            "torch": str(torch.__version__),
+            "python": platform.python_version(),
+        },
+        "library": library,
+        "cpu": cpu,
+        "backends": {
+            b.value: {"usable": unavailable_reason(b) is None, "reason": unavailable_reason(b)}
+            for b in Backend
+        },
+        "devices": {"cpu": _device_info("cpu")}
+        | {f"cuda:{i}": _device_info(f"cuda:{i}") for i in range(torch.cuda.device_count())},
+        "environment": {k: v for k, v in sorted(os.environ.items()) if k.startswith("NF12_")},
+    }
+
+
+def _cpu_levels() -> dict[str, Any]:
+    c = introspection()
+    try:
+        highest, reason = c.highest_cpu_level(), None
+    except RuntimeError as error:  # a bad NF12_CPU_LEVEL
+        highest, reason = None, str(error)
+    return {
+        "levels": c.cpu_levels(),
+        "supported": c.supported_cpu_levels(),
+        "highest": highest,
+        "reason": reason,
+    }
+
+
+def _device_info(device: str) -> dict[str, Any]:
+    from nf12.llc import llc_bytes
+
+    try:
+        chosen, reason = resolve_backend(Backend.AUTO, device).value, None
+    except (BackendUnavailable, ValueError) as error:  # a bad NF12_BACKEND
+        chosen, reason = None, str(error)
+    entry: dict[str, Any] = {"backend": chosen, "reason": reason}
+    if device == "cpu":
+        return entry | {"name": platform.processor() or platform.machine()}
+    properties = torch.cuda.get_device_properties(device)
+    arch = getattr(properties, "gcnArchName", "").partition(":")[0]
+    arch = arch or f"sm_{properties.major}{properties.minor}"
+    return entry | {"name": properties.name, "arch": arch, "llc_bytes": llc_bytes(device)}
