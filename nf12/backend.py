@@ -53,7 +53,8 @@ def resolve_backend(
     unknown name, BackendUnavailable with the reason for one that cannot run here.
     """
     device_type = device.type if isinstance(device, torch.device) else torch.device(device).type
-    return _resolve(str(Backend(name)), device_type)
+    backend: Backend = _resolve(str(Backend(name)), device_type)
+    return backend
 
 
 # Traced code takes the answer as a constant: neither the environment nor files belong in a graph.

@@ -101,11 +101,11 @@ class _Use:
 
     module: nn.Module
     parameter: str
-    path: str  # of the module in the model, "" for the model itself
+    paths: tuple[str, ...]  # of the module in the model, "" for the model itself
 
     @property
-    def name(self) -> str:
-        return f"{self.path}.{self.parameter}" if self.path else self.parameter
+    def names(self) -> list[str]:
+        return [f"{path}.{self.parameter}" if path else self.parameter for path in self.paths]
 
 
 def convert_model(
@@ -155,11 +155,15 @@ def _parents(model: nn.Module) -> dict[int, list[tuple[nn.Module, str]]]:
 
 def _uses_by_weight(model: nn.Module) -> list[list[_Use]]:
     """Every parameter's uses, shared ones together, in the order of the model."""
+    paths: dict[nn.Module, list[str]] = {}
+    for path, module in model.named_modules(remove_duplicate=False):
+        paths.setdefault(module, []).append(path)
     groups: dict[Any, list[_Use]] = {}
-    for path, module in model.named_modules():
+    for module in paths:
         for name, parameter in module._parameters.items():
             if parameter is not None:
-                groups.setdefault(_identity(parameter), []).append(_Use(module, name, path))
+                use = _Use(module, name, tuple(paths[module]))
+                groups.setdefault(_identity(parameter), []).append(use)
     return list(groups.values())
 
 
@@ -184,7 +188,8 @@ def _convert(
     first, *others = uses
     weight = first.module._parameters[first.parameter]
     assert weight is not None
-    name, aliases = first.name, tuple(use.name for use in others)
+    name, *more = (name for use in uses for name in use.names)
+    aliases = tuple(more)
     shape, dense_bytes = tuple(weight.shape), weight.nbytes
     reason = _reason_for_dense(uses, weight, parents, include, exclude, cast)
     if reason is None:
@@ -213,7 +218,7 @@ def _reason_for_dense(
     exclude: tuple[str, ...] | None,
     cast: bool,
 ) -> str | None:
-    names = [name for use in uses for name in (use.name, use.path)]
+    names = [name for use in uses for name in (*use.names, *use.paths)]
     if include is not None and not _matches(names, include):
         return "not included"
     if exclude is not None and _matches(names, exclude):

@@ -27,7 +27,7 @@ class Embedding(PackedModule):
         super().__init__()
         if packed.num_experts is not None:
             raise ValueError(
-                f"nf12.Embedding: weight has shape {list(packed.shape)}, must be [N, K]"
+                f"nf12.Embedding: weight has shape {list(packed.shape)}, expected [N, K]"
             )
         self.hold("weight", packed)
         self._set_sizes(packed.out_features, packed.in_features, padding_idx)

@@ -15,6 +15,7 @@ from nf12.packed_weight import META_BYTES, CastReport, PackedWeight, StaysDense
 from nf12.packing import (
     SLICE_WEIGHTS,
     Operands,
+    dtype_name,
     gather_spec,
     gemm_spec,
     linear_once_rounded,
@@ -60,11 +61,10 @@ def pack(
     """
     check_bits(bits)
     if not isinstance(weight, Tensor):
-        raise TypeError(f"nf12.pack: weight is a {type(weight).__name__}, must be a torch.Tensor")
+        raise TypeError(f"nf12.pack: weight is a {type(weight).__name__}, expected a torch.Tensor")
     if weight.dim() not in (2, 3) or weight.numel() == 0:
         raise ValueError(
-            f"nf12.pack: weight has shape {list(weight.shape)}, must be a non-empty [N, K] or "
-            "[X, N, K]"
+            f"nf12.pack: weight is {list(weight.shape)}, expected a non-empty [N, K] or [X, N, K]"
         )
     if weight.device.type == "meta":
         raise ValueError("nf12.pack: weight is on the meta device and has no values to pack")
@@ -92,19 +92,18 @@ def pack(
 
 
 def _cast(weight: Tensor, allowed: bool) -> tuple[Tensor, CastReport]:
+    problem = f"nf12.pack: weight has dtype {dtype_name(weight.dtype)}, expected bfloat16"
     if weight.dtype not in _CASTABLE:
-        raise TypeError(f"nf12.pack: weight has dtype {weight.dtype}, must be torch.bfloat16")
+        raise TypeError(problem)
     if not allowed:
-        raise TypeError(
-            f"nf12.pack: weight has dtype {weight.dtype}, must be torch.bfloat16; cast=True rounds "
-            "it first, which is not lossless"
-        )
+        raise TypeError(f"{problem}; cast=True rounds it first, which is not lossless")
     rounded = weight.to(torch.bfloat16)
     max_abs = max_rel = 0.0
+    sources, results = weight.flatten(0, -2), rounded.flatten(0, -2)
     rows = max(1, SLICE_WEIGHTS // weight.shape[-1])
-    sources, results = weight.flatten(0, -2).split(rows), rounded.flatten(0, -2).split(rows)
-    for source, result in zip(sources, results, strict=True):
-        exact = source.double()
+    for start in range(0, len(sources), rows):
+        exact = sources[start : start + rows].double()
+        result = results[start : start + rows]
         same = (exact == result) | (exact.isnan() & result.isnan())
         error = torch.where(same, 0.0, (exact - result).abs())
         max_abs = max(max_abs, float(error.max()))
@@ -118,6 +117,7 @@ def unpack(packed: PackedWeight, *, backend: Backend | str = Backend.AUTO) -> Te
 
 
 def unpack_operands(operands: Operands, backend: Backend) -> Tensor:
+    """`unpack` on the operator's own arguments and a resolved backend."""
     if backend is Backend.TORCH:
         return unpack_spec(*operands)
     result: Tensor = _call(torch.ops.nf12.unpack, *operands)
@@ -156,7 +156,9 @@ def gemm_operands(x: Tensor, operands: Operands, bias: Tensor | None, backend: B
             x = x.to(torch.bfloat16)
             bias = None if bias is None else bias.to(torch.bfloat16)
         _check_gemm(x, operands, bias)
-        result: Tensor = _TorchGemm.apply(x, bias, *operands)
+        result: Tensor = _TorchGemm.apply(  # type: ignore[no-untyped-call]
+            x, bias, *operands
+        )
         return result
     needs_grad = torch.is_grad_enabled() and (
         x.requires_grad or (bias is not None and bias.requires_grad)
@@ -197,8 +199,6 @@ def gather_operands(ids: Tensor, operands: Operands, backend: Backend) -> Tensor
         result = torch.ops.nf12.gather(ids, *operands)
     except RuntimeError as error:
         _check_gather(ids, operands)
-        if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < operands[3]:
-            raise IndexError(str(error)) from None
         raise _translated(error) from None
     return result
 
@@ -207,7 +207,7 @@ class _TorchGemm(torch.autograd.Function):
     """gemm of the torch backend. Saves the packed weight, never a dense one."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         x: Tensor,
         bias: Tensor | None,
         payload: Tensor,
@@ -225,7 +225,7 @@ class _TorchGemm(torch.autograd.Function):
         ctx.sizes = inputs[5:]
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         dx = db = None
         if ctx.needs_input_grad[0]:
             w = unpack_spec(*ctx.saved_tensors, *ctx.sizes)
@@ -284,47 +284,55 @@ def _translated(error: RuntimeError) -> Exception:
     text = str(error)
     if "allocate memory" in text:
         return torch.OutOfMemoryError(text)
+    if text.startswith("nf12::gather: ids holds"):
+        return IndexError(text)
     if text.startswith("nf12::"):
         return ValueError(text)
     return error
 
 
 def _check_gemm(x: Tensor, operands: Operands, bias: Tensor | None) -> None:
+    """The operator's rules on x and bias, as TypeError and ValueError."""
     payload, out_features, in_features = operands[0], operands[3], operands[4]
+    _check_single("gemm", payload)
     for name, tensor in (("x", x), ("bias", bias)):
-        if tensor is None:
-            continue
-        if tensor.dtype != torch.bfloat16:
+        if tensor is not None and tensor.dtype != torch.bfloat16:
             raise TypeError(
-                f"nf12::gemm: {name} has dtype {tensor.dtype}, must be torch.bfloat16"
-            )  # fmt: skip
-        if tensor.device != payload.device:
-            raise ValueError(
-                f"nf12::gemm: {name} is on {tensor.device}, the packed weight on {payload.device}"
+                f"nf12::gemm: {name} has dtype {dtype_name(tensor.dtype)}, expected bfloat16"
             )
-    if payload.dim() != 3:
-        raise ValueError("nf12::gemm: the packed weight is a stack of experts, must be one [N, K]")
-    if x.dim() == 0 or x.shape[-1] != in_features:
-        columns = f"{x.shape[-1]} columns" if x.dim() else "no dimension"
+        if tensor is not None:
+            _check_device("gemm", name, tensor, payload)
+    if x.dim() == 0:
+        raise ValueError("nf12::gemm: x has 0 dimensions, expected at least 1")
+    if x.shape[-1] != in_features:
         raise ValueError(
-            f"nf12::gemm: x has {columns}, the packed weight has in_features {in_features}"
+            f"nf12::gemm: x has {x.shape[-1]} columns, the packed weight has in_features "
+            f"{in_features}"
         )
     if bias is not None and tuple(bias.shape) != (out_features,):
         raise ValueError(
-            f"nf12::gemm: bias has shape {list(bias.shape)}, the packed weight has out_features "
+            f"nf12::gemm: bias is {list(bias.shape)}, the packed weight has out_features "
             f"{out_features}"
         )
 
 
 def _check_gather(ids: Tensor, operands: Operands) -> None:
-    payload = operands[0]
+    """The operator's rules on ids, as TypeError and ValueError."""
+    _check_single("gather", operands[0])
     if ids.dtype not in (torch.int32, torch.int64):
-        raise TypeError(f"nf12::gather: ids have dtype {ids.dtype}, must be int32 or int64")
-    if ids.device != payload.device:
-        raise ValueError(
-            f"nf12::gather: ids are on {ids.device}, the packed weight on {payload.device}"
+        raise TypeError(
+            f"nf12::gather: ids has dtype {dtype_name(ids.dtype)}, expected int32 or int64"
         )
+    _check_device("gather", "ids", ids, operands[0])
+
+
+def _check_single(op: str, payload: Tensor) -> None:
     if payload.dim() != 3:
+        raise ValueError(f"nf12::{op}: payload has {payload.dim()} dimensions, expected 3")
+
+
+def _check_device(op: str, name: str, tensor: Tensor, payload: Tensor) -> None:
+    if tensor.device != payload.device:
         raise ValueError(
-            "nf12::gather: the packed weight is a stack of experts, must be one [N, K]"
+            f"nf12::{op}: {name} is on {tensor.device}, the packed weight is on {payload.device}"
         )

@@ -26,7 +26,7 @@ class Linear(PackedModule):
         """`packed` [N, K] is shared, not copied; `bias` BF16 [N], a Parameter is taken as it is."""
         super().__init__()
         if packed.num_experts is not None:
-            raise ValueError(f"nf12.Linear: weight has shape {list(packed.shape)}, must be [N, K]")
+            raise ValueError(f"nf12.Linear: weight has shape {list(packed.shape)}, expected [N, K]")
         self.hold("weight", packed)
         self._set_features(packed.out_features, packed.in_features, bias)
 
@@ -34,10 +34,10 @@ class Linear(PackedModule):
         self.out_features, self.in_features = out_features, in_features
         if bias is not None:
             if bias.dtype != torch.bfloat16:
-                raise TypeError(f"nf12.Linear: bias has dtype {bias.dtype}, must be torch.bfloat16")
+                raise TypeError(f"nf12.Linear: bias has dtype {bias.dtype}, expected bfloat16")
             if tuple(bias.shape) != (out_features,):
                 raise ValueError(
-                    f"nf12.Linear: bias has shape {list(bias.shape)}, must be [{out_features}]"
+                    f"nf12.Linear: bias has shape {list(bias.shape)}, expected [{out_features}]"
                 )
             bias = bias if isinstance(bias, nn.Parameter) else nn.Parameter(bias, False)
         self.register_parameter("bias", bias)

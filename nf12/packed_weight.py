@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -232,9 +232,10 @@ class PackedWeight:
             self.payload[start:stop], self.index[start:stop], *self.operands[2:]
         )  # fmt: skip
 
-    def _map(self, move: Any) -> PackedWeight:
-        tensors = [move(t) for t in (self.payload, self.index, self.escapes)]
-        return self.trusted(*tensors, *self.operands[3:], cast=self.cast)
+    def _map(self, move: Callable[[Tensor], Tensor]) -> PackedWeight:
+        payload, index, escapes = (move(t) for t in (self.payload, self.index, self.escapes))
+        sizes = self.operands[3:]
+        return self.trusted(payload, index, escapes, *sizes, cast=self.cast)
 
     # ---- storage
 

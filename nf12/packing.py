@@ -44,6 +44,11 @@ class FormatError(ValueError):
     """A packed weight breaks a rule of the format. Names the tensor, the rule and the value."""
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    """ "bfloat16" of torch.bfloat16."""
+    return str(dtype).removeprefix("torch.")
+
+
 def tile_rows(n: int) -> int:
     """Tile rows R that cover `n` rows."""
     return -(-n // TILE_ROWS)
@@ -146,17 +151,23 @@ def _slice_bits(weight: Tensor, part: _Slice) -> Tensor:
     return rows.view(torch.int16).int() & 0xFFFF
 
 
+def _fold(tensor: Tensor, width: int) -> Tensor:
+    """[..., P] -> [..., P / width, width], a view."""
+    return tensor.reshape(*tensor.shape[:-1], tensor.shape[-1] // width, width)
+
+
 def _to_tiles(rows: Tensor, padding: int) -> Tensor:
     """[x, rows, K] -> [x, r, C, 1024], rows and columns beyond the weight filled with `padding`."""
     rows = F.pad(rows, (0, -rows.shape[2] % TILE_COLUMNS, 0, -rows.shape[1] % TILE_ROWS),
                  value=padding)  # fmt: skip
-    tiles = rows.unflatten(2, (-1, TILE_COLUMNS)).unflatten(1, (-1, TILE_ROWS))
+    tiles = _fold(rows, TILE_COLUMNS)  # [x, rows, C, 64]
+    tiles = tiles.reshape(tiles.shape[0], -1, TILE_ROWS, *tiles.shape[2:])
     return tiles.transpose(2, 3).flatten(3)
 
 
 def _from_tiles(tiles: Tensor, n: int, k: int) -> Tensor:
     """[x, r, C, 1024] -> [x, n, k]."""
-    rows = tiles.unflatten(3, (TILE_ROWS, TILE_COLUMNS)).transpose(2, 3)
+    rows = _fold(tiles, TILE_COLUMNS).transpose(2, 3)
     return rows.flatten(3).flatten(1, 2)[:, :n, :k]
 
 
@@ -172,20 +183,26 @@ def pack_spec(weight: Tensor, base: int = -1) -> tuple[Tensor, Tensor, Tensor, T
     or a side table past 2**24 quads.
     """
     if weight.dtype != torch.bfloat16:
-        raise TypeError(f"nf12::pack: weight has dtype {weight.dtype}, must be torch.bfloat16")
-    if weight.dim() not in (2, 3) or weight.numel() == 0:
+        raise TypeError(
+            f"nf12::pack: weight has dtype {dtype_name(weight.dtype)}, expected bfloat16"
+        )
+    if weight.dim() not in (2, 3):
+        raise ValueError(f"nf12::pack: weight has {weight.dim()} dimensions, expected 2 or 3")
+    if weight.numel() == 0:
         raise ValueError(
-            f"nf12::pack: weight has shape {list(weight.shape)}, must be a non-empty [N, K] or "
-            "[X, N, K]"
+            f"nf12::pack: weight is {list(weight.shape)}, each size must be at least 1"
         )
     if base != -1 and not MIN_BASE <= base <= MAX_BASE:
-        raise ValueError(f"nf12::pack: base is {base}, must be -1 or {MIN_BASE}..{MAX_BASE}")
+        raise ValueError(f"nf12::pack: base is {base}, expected {MIN_BASE} .. {MAX_BASE}")
     stack = weight.detach() if weight.dim() == 3 else weight.detach().unsqueeze(0)
     exponents = _exponents(stack)
     if base == -1:
         base = exponents.best_base()
     elif exponents.loses_bits(base):
-        raise ValueError(f"nf12::pack: base {base} would lose bits of this weight")
+        raise ValueError(
+            f"nf12::pack: base {base} would lose bits of this weight, leave the choice to the "
+            "packer (-1)"
+        )
 
     experts, n, k = stack.shape
     rows, columns = tile_rows(n), tile_columns(k)
@@ -210,7 +227,7 @@ def _is_escape(bits: Tensor, base: int) -> Tensor:
 
 def _raw_entries(bits: Tensor, base: int) -> Tensor:
     """[x, rows, K] -> raw form of every tile, int32 [x, r, C, 512]. Padding is +0."""
-    values = _to_tiles(scale_bits(bits, NEUTRAL_BASE - base), padding=0).unflatten(3, (-1, 2))
+    values = _fold(_to_tiles(scale_bits(bits, NEUTRAL_BASE - base), padding=0), 2)
     return values[..., 0] | values[..., 1] << 16
 
 
@@ -225,37 +242,30 @@ def _plan_table(stack: Tensor, base: int) -> tuple[Tensor, int]:
     rows, columns = tile_rows(n), tile_columns(k)
     counts = torch.empty((experts, rows, columns), dtype=torch.int64, device=stack.device)
     numbers = torch.arange(counts.numel(), device=stack.device).view_as(counts)
-    raw_tiles, raw_numbers, first_numbers = [], [], []
+    owners = numbers.clone()  # of a raw tile: the first tile equal to it
+    distinct = []  # raw tiles, equal ones of a slice already one
     for part in _slices(experts, rows, columns):
         bits = _slice_bits(stack, part)
-        in_window = base << 7
-        count = _is_escape(_to_tiles(bits, padding=in_window), base).sum(-1)
+        count = _is_escape(_to_tiles(bits, padding=base << 7), base).sum(-1)
         part.of(counts).copy_(count)
         raw = count > MAX_LISTED
-        if raw.any():
+        if bool(raw.any()):
             unique, first = _first_equal(_raw_entries(bits, base)[raw], part.of(numbers)[raw])
-            raw_tiles.append(unique)
-            raw_numbers.append(part.of(numbers)[raw])
-            first_numbers.append(first)
-    counts = counts.flatten()
+            distinct.append(unique)
+            part.of(owners)[raw] = first
+    counts, numbers, owners = counts.flatten(), numbers.flatten(), owners.flatten()
+    if len(distinct) > 1:  # between slices
+        firsts = numbers[(counts > MAX_LISTED) & (owners == numbers)]
+        owners[firsts] = _first_equal(torch.cat(distinct), firsts)[1]
+        owners = owners[owners]
+
     quads = torch.where(counts > MAX_LISTED, RAW_QUADS, (counts + 3) // 4)
-    owner = numbers.flatten().clone()
-    if raw_tiles:
-        # Within a slice equal tiles are already one; now the firsts of the slices meet.
-        owner[torch.cat(raw_numbers)] = torch.cat(first_numbers)
-        firsts = torch.cat([first.unique() for first in first_numbers])
-        _, first_of_all = _first_equal(torch.cat(raw_tiles), firsts)
-        owner[firsts] = first_of_all
-        owner = owner[owner]
-    quads = torch.where(owner == numbers.flatten(), quads, 0)
+    quads = torch.where(owners == numbers, quads, 0)
     ends = quads.cumsum(0)
     total = int(ends[-1])
     if total > MAX_QUADS:
-        raise ValueError(
-            f"nf12::pack: the side table would take {total} quads of 16 bytes, at most {MAX_QUADS}"
-        )
-    quad = (ends - quads)[owner]
-    word = quad << 8 | torch.where(counts > MAX_LISTED, RAW_COUNT, counts)
+        raise ValueError(f"nf12::pack: the side table needs {total} quads, the most is {MAX_QUADS}")
+    word = (ends - quads)[owners] << 8 | torch.where(counts > MAX_LISTED, RAW_COUNT, counts)
     word = torch.where(counts == 0, 0, word)
     return word.int().view(experts, rows, columns), total
 
@@ -280,7 +290,7 @@ def _write_slice(bits: Tensor, base: int, index: Tensor, payload: Tensor, escape
     coded = ~(escape | raw.unsqueeze(-1))
     sign_mantissa = torch.where(coded, tiles >> 8 & 0x80 | tiles & 0x7F, 0)
     code = torch.where(coded, (tiles >> 7 & 0xFF) - base, 0).to(torch.uint8)
-    nibbles = code.unflatten(-1, (-1, 8))
+    nibbles = _fold(code, 8)
     payload[..., :TILE_WEIGHTS] = sign_mantissa.to(torch.uint8)
     payload[..., TILE_WEIGHTS:] = (
         nibbles[..., _LOW_NIBBLES] | nibbles[..., _HIGH_NIBBLES] << 4
@@ -305,7 +315,7 @@ def _write_slice(bits: Tensor, base: int, index: Tensor, payload: Tensor, escape
 def _decode(sign_mantissa: Tensor, codes: Tensor) -> Tensor:
     """Bytes [..., W] and code bytes [..., W / 2] -> patterns of `w * 2**s`, int32 [..., W]."""
     low, high = codes.int() & 0xF, codes.int() >> 4
-    low, high = low.unflatten(-1, (-1, 4)), high.unflatten(-1, (-1, 4))
+    low, high = _fold(low, 4), _fold(high, 4)
     code = torch.stack((low[..., 0], low[..., 2], high[..., 0], high[..., 2],
                         low[..., 1], low[..., 3], high[..., 1], high[..., 3]), -1)  # fmt: skip
     byte = sign_mantissa.int()
@@ -321,7 +331,7 @@ def _patch(bits: Tensor, word: Tensor, escapes: Tensor, first: Tensor | int) -> 
     if escapes.shape[0] == 0:
         return bits
     width = bits.shape[-1]
-    table = escapes.unflatten(0, (-1, 4))
+    table = _fold(escapes, 4)
     count = (word & 0xFF).unsqueeze(-1)
     quad = (word >> 8 & 0xFFFFFF).unsqueeze(-1)
     first = first.unsqueeze(-1) if isinstance(first, Tensor) else first
@@ -386,11 +396,14 @@ def gather_spec(
     flat = ids.reshape(-1).long()
     outside = (flat < 0) | (flat >= out_features)
     if ids.device.type == "cpu" and not torch.compiler.is_compiling() and bool(outside.any()):
-        bad = int(flat[outside][0])
-        raise IndexError(f"nf12::gather: id {bad} is outside 0..{out_features - 1}")
+        position = int(outside.nonzero()[0])
+        raise IndexError(
+            f"nf12::gather: ids holds {int(flat[position])} at position {position}, the packed "
+            f"weight has out_features {out_features}"
+        )
     flat = torch.where(outside, 0, flat)
-    sign_mantissa = payload[..., :TILE_WEIGHTS].unflatten(-1, (TILE_ROWS, -1))
-    codes = payload[..., TILE_WEIGHTS:].unflatten(-1, (TILE_ROWS, -1))
+    sign_mantissa = _fold(payload[..., :TILE_WEIGHTS], TILE_COLUMNS)
+    codes = _fold(payload[..., TILE_WEIGHTS:], TILE_COLUMNS // 2)
     out = torch.empty((flat.shape[0], in_features), dtype=torch.bfloat16, device=payload.device)
     step = max(1, SLICE_WEIGHTS // (index.shape[-1] * TILE_COLUMNS))
     for start in range(0, flat.shape[0], step):
@@ -557,7 +570,7 @@ class _Where:
         place = f"expert {x + self.part.x0}, tile ({r + self.part.r0}, {c})"
         if rest:
             place += f", position {rest[0]}"
-        shown = value if isinstance(value, str) else f"{int(value[(x, r, c, *rest)]):#x}"
+        shown = value if isinstance(value, str) else f"{int(value[tuple([x, r, c, *rest])]):#x}"
         _refuse(tensor, rule, f"{shown} at {place}")
 
 
