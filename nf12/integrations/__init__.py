@@ -22,7 +22,7 @@ def register_all() -> None:
 
 
 def _register_transformers() -> None:
-    from nf12.integrations.transformers import register
+    from nf12.integrations.transformers.registration import register
 
     register()
 

@@ -9,16 +9,10 @@
 
 from __future__ import annotations
 
-from nf12.integrations.transformers.config import QUANT_METHOD, Nf12Config
+# First of all: what waits for this import (nf12.integrations) needs the modules below complete.
+import transformers.quantizers.auto  # noqa: F401, I001
+
+from nf12.integrations.transformers.config import Nf12Config
 from nf12.integrations.transformers.quantizer import Nf12HfQuantizer
 
-__all__ = ["Nf12Config", "Nf12HfQuantizer", "register"]
-
-
-def register() -> None:
-    """Adds the quantization method "nf12" to transformers' tables. Idempotent."""
-    from transformers.quantizers import auto
-
-    if QUANT_METHOD not in auto.AUTO_QUANTIZATION_CONFIG_MAPPING:
-        auto.register_quantization_config(QUANT_METHOD)(Nf12Config)
-        auto.register_quantizer(QUANT_METHOD)(Nf12HfQuantizer)
+__all__ = ["Nf12Config", "Nf12HfQuantizer"]

@@ -27,7 +27,7 @@ from transformers.core_model_loading import (
 from nf12.checkpoint.errors import CheckpointError
 from nf12.checkpoint.header import read_header
 from nf12.functional import pack
-from nf12.integrations.transformers.placing import place
+from nf12.integrations.transformers.placing import Places
 from nf12.packed_weight import SUFFIXES, PackedWeight, StaysDense
 
 
@@ -69,7 +69,7 @@ def packed_names(files: Iterable[str]) -> PackedNames:
 
 
 def loading_transforms(
-    transforms: list[WeightTransform], names: PackedNames
+    transforms: list[WeightTransform], names: PackedNames, places: Places
 ) -> list[WeightTransform]:
     """The model's transforms, extended so that they take packed weights."""
     renamings = [t for t in transforms if isinstance(t, WeightRenaming)]
@@ -88,9 +88,31 @@ def loading_transforms(
     }
     return [
         PlainNames(names),
-        *(MergePacked.of(t, names) if id(t) in merged else t for t in transforms),
-        LoadPacked(names, frozenset(plain)),
+        *(MergePacked.of(t, names, places) if id(t) in merged else t for t in transforms),
+        LoadPacked(names, places, frozenset(plain)),
     ]
+
+
+def saving_transforms(
+    transforms: list[WeightTransform], packed: Iterable[str]
+) -> list[WeightTransform]:
+    """Those of the `transforms` used in loading that saving may revert: a converter would split a
+    merged weight, which it cannot when the weight is `packed`. It is saved, and loads, merged."""
+    return [
+        transform
+        for transform in transforms
+        if not isinstance(transform, WeightConverter)
+        or not (isinstance(transform, MergePacked) or _makes_any(transform, packed))
+    ]
+
+
+def _makes_any(converter: WeightConverter, names: Iterable[str]) -> bool:
+    reverse = WeightRenaming(
+        list(converter._original_target_patterns), list(converter._original_source_patterns)
+    )
+    reverse.scope_prefix = converter.scope_prefix
+    reverse.base_model_prefix = converter.base_model_prefix
+    return any(reverse.rename_source_key(name)[1] is not None for name in names)
 
 
 class PlainNames(WeightRenaming):  # type: ignore[misc]
@@ -141,7 +163,7 @@ class MergePacked(PackedCollector):
     """A converter of the model that may be given packed weights; what it makes is packed again."""
 
     @classmethod
-    def of(cls, converter: WeightConverter, names: PackedNames) -> MergePacked:
+    def of(cls, converter: WeightConverter, names: PackedNames, places: Places) -> MergePacked:
         copy = cls(
             list(converter._original_source_patterns),
             list(converter._original_target_patterns),
@@ -150,7 +172,7 @@ class MergePacked(PackedCollector):
         for slot in ("scope_prefix", "base_model_prefix", "force_cpu"):
             if hasattr(converter, slot):
                 setattr(copy, slot, getattr(converter, slot))
-        copy.quantization_operation = Pack()
+        copy.quantization_operation = Pack(places)
         copy.names = names
         return copy
 
@@ -164,9 +186,10 @@ class MergePacked(PackedCollector):
 class LoadPacked(PackedCollector):
     """Last converter of all: places packed weights that the model takes as they are."""
 
-    def __init__(self, names: PackedNames, renamed: frozenset[str]) -> None:
-        super().__init__("nf12", "nf12", [Pack()])  # neither pattern nor operation is ever used
+    def __init__(self, names: PackedNames, places: Places, renamed: frozenset[str]) -> None:
+        super().__init__("nf12", "nf12", [Pack(places)])  # neither is ever used
         self.names = names
+        self.places = places
         self.renamed = renamed
 
     def rename_source_key(self, source_key: str) -> tuple[str, str | None]:
@@ -186,17 +209,24 @@ class LoadPacked(PackedCollector):
                 f"{layer_name}: {len(weights)} weights of the checkpoint go by this name"
             )
         packed = weights[0]
-        shape = model.get_parameter(layer_name).shape
-        loading_info.missing_keys.discard(layer_name)
-        if packed.shape != shape:
-            loading_info.mismatched_keys.add((layer_name, packed.shape, shape))
+        hf_quantizer.loading_info = loading_info
+        if not self.places.can_hold(layer_name):
+            return {layer_name: packed.unpack()}
+        parameter = self.places.parameter(layer_name)
+        assert parameter is not None
+        if packed.shape == parameter.shape:
+            self.places.place(layer_name, packed, loading_info.missing_keys)
         else:
-            place(model, layer_name, packed)
+            loading_info.missing_keys.discard(layer_name)
+            loading_info.mismatched_keys.add((layer_name, packed.shape, parameter.shape))
         return {}
 
 
 class Pack(ConversionOps):  # type: ignore[misc]
     """Packs and places dense weights: while loading a dense checkpoint, and after a merge."""
+
+    def __init__(self, places: Places) -> None:
+        self.places = places
 
     def convert(
         self,
@@ -204,21 +234,25 @@ class Pack(ConversionOps):  # type: ignore[misc]
         source_patterns: list[str] | None = None,
         target_patterns: list[str] | None = None,
         *,
-        model: nn.Module,
         missing_keys: set[str],
         **_: Any,
     ) -> dict[str, Tensor]:
         dense: dict[str, Tensor] = {}
         for name, value in input_dict.items():
             weight = value[0] if isinstance(value, list) else value
-            parameter = model.get_parameter(name)
-            packed = None
-            if weight.shape == parameter.shape and parameter.dtype == torch.bfloat16:
-                # A wider source is rounded here, as from_pretrained does for the dtype it is given.
-                packed = pack(weight.to(torch.bfloat16))
-            if packed is None or isinstance(packed, StaysDense):
-                dense[name] = weight.to(parameter.dtype)
+            if (packed := self._pack(name, weight)) is not None:
+                self.places.place(name, packed, missing_keys)
             else:
-                place(model, name, packed)
-                missing_keys.discard(name)
+                parameter = self.places.parameter(name)
+                dense[name] = weight if parameter is None else weight.to(parameter.dtype)
         return dense
+
+    def _pack(self, name: str, weight: Tensor) -> PackedWeight | None:
+        parameter = self.places.parameter(name)
+        if parameter is None or parameter.shape != weight.shape or not self.places.can_hold(name):
+            return None
+        if parameter.dtype != torch.bfloat16:
+            return None
+        # A wider source is rounded here: the quantizer has seen that BF16 was asked for.
+        packed = pack(weight.to(torch.bfloat16))
+        return None if isinstance(packed, StaysDense) else packed

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils import logging
 
+from nf12.checkpoint.errors import CheckpointError
+from nf12.functional import BITS
 from nf12.integrations.transformers.config import Nf12Config
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 # This module is imported while transformers itself is; what is needed later is imported later.
 
-BYTES_A_WEIGHT = 1.5
+BYTES_A_WEIGHT = BITS / 8
 logger = logging.get_logger(__name__)
 
 
@@ -72,7 +74,10 @@ class Nf12HfQuantizer(HfQuantizer):  # type: ignore[misc]
         self, model: nn.Module, checkpoint_files: list[str] | None = None, **kwargs: Any
     ) -> None:
         from nf12.integrations.transformers.loading import PackedNames, packed_names
+        from nf12.integrations.transformers.placing import Places
 
+        self.loading_info: Any = None
+        self.places = Places(model)
         self.names = PackedNames()
         if not self.pre_quantized:
             return
@@ -88,18 +93,43 @@ class Nf12HfQuantizer(HfQuantizer):  # type: ignore[misc]
     ) -> list[WeightTransform]:
         from nf12.integrations.transformers.loading import loading_transforms
 
-        return loading_transforms(weight_conversions, self.names)
+        return loading_transforms(weight_conversions, self.names, self.places)
 
     def get_quantize_ops(self) -> ConversionOps:
         from nf12.integrations.transformers.loading import Pack
 
-        return Pack()
+        return Pack(self.places)
 
     def _process_model_after_weight_loading(self, model: nn.Module, **kwargs: Any) -> nn.Module:
-        from nf12.integrations.transformers.placing import finish
+        from nf12.integrations.transformers.loading import saving_transforms
+        from nf12.integrations.transformers.placing import packed_parameters
 
-        finish(model)
+        self.places.finish()
+        self._check_complete(model)
+        model.__dict__["_weight_conversions"] = saving_transforms(
+            getattr(model, "_weight_conversions", None) or [], packed_parameters(model)
+        )
+        # What served the loading only: it would keep the model alive, and be copied with it.
+        del self.places, self.names, self.loading_info
         return model
+
+    def _check_complete(self, model: nn.Module) -> None:
+        """A weight that the checkpoint lacks must not be initialised at random unnoticed.
+
+        transformers reports missing weights and goes on, which is right for the new head of another
+        task; a checkpoint that was saved from this very class has to hold all.
+        """
+        missing = set() if self.loading_info is None else set(self.loading_info.missing_keys)
+        if type(model).__name__ not in (getattr(model.config, "architectures", None) or ()):
+            from nf12.integrations.transformers.placing import packed_parameters
+
+            modules = {name.rpartition(".")[0] for name in packed_parameters(model)}
+            missing = {name for name in missing if name.rpartition(".")[0] in modules}
+        if missing:
+            raise CheckpointError(
+                f"nf12: the checkpoint lacks {', '.join(sorted(missing)[:5])}"
+                + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+            )
 
     def _dequantize(self, model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
         from nf12.integrations.transformers.placing import restore
