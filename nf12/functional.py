@@ -282,7 +282,7 @@ def _call(op: Callable[..., T], *arguments: Any) -> T:
 def _translated(error: RuntimeError) -> Exception:
     """The operators' RuntimeError as the type that Python callers expect."""
     text = str(error)
-    if "allocate memory" in text:
+    if "cannot allocate" in text or "allocate memory" in text:
         return torch.OutOfMemoryError(text)
     if text.startswith("nf12::gather: ids holds"):
         return IndexError(text)
