@@ -92,8 +92,10 @@ struct Blocked {
       const int64_t chunk = tiles - c0 < kChunkTiles ? tiles - c0 : kChunkTiles;
       alignas(64) W panels[kChunkTiles * kPanel];
       for (int64_t c = 0; c < chunk; ++c) {
+        const uint8_t* tile = w.tile(r, c0 + c);
+        prefetch_tile(tile + kChunkTiles * kTileBytes);
         alignas(64) DecodedTile<V> decoded;
-        decoded.fill(w, w.tile(r, c0 + c), w.index_word(r, c0 + c));
+        decoded.fill(w, tile, w.index_word(r, c0 + c));
         V::transpose(decoded.bits, panels + c * kPanel);
       }
       int64_t t = 0;

@@ -19,8 +19,8 @@ template <class V, int kTokens>
 struct Fused {
   using X = typename V::X;
   using Sum = typename V::Sum;
-  static constexpr int kRows = kTokens <= 2 ? 4 : 2;  // rows at a time: kRows x kTokens sums
-  static constexpr int64_t kPrefetchBytes = 4 * kTileBytes;
+  static constexpr int kRows = 2;  // rows at a time, each with kTokens sums
+  static constexpr int64_t kPrefetchTiles = 4;
 
   template <class Tile>
   NF12_INLINE static void multiply_rows(const Tile& tile, int row, const X* x, Sum* sums) {
@@ -32,17 +32,16 @@ struct Fused {
     }
 #pragma GCC unroll 16
     for (int half = 0; half < V::kHalves; ++half) {
-      typename V::Pairs w[kRows][2];
 #pragma GCC unroll 16
-      for (int i = 0; i < kRows; ++i) tile.load(row + i, half, w[i]);
+      for (int i = 0; i < kRows; ++i) {
+        typename V::Pairs w[2];
+        tile.load(row + i, half, w);
 #pragma GCC unroll 16
-      for (int j = 0; j < 2; ++j) {
-        const X* x_part = x + 2 * V::kPairLanes * (2 * half + j);
+        for (int j = 0; j < 2; ++j) {
+          const X* x_part = x + 2 * V::kPairLanes * (2 * half + j);
 #pragma GCC unroll 16
-        for (int t = 0; t < kTokens; ++t) {
-#pragma GCC unroll 16
-          for (int i = 0; i < kRows; ++i) {
-            part[i][t] = V::multiply_add(w[i][j], x_part + kTileColumns * t, part[i][t]);
+          for (int t = 0; t < kTokens; ++t) {
+            part[i][t] = V::multiply_add(w[j], x_part + kTileColumns * t, part[i][t]);
           }
         }
       }
@@ -67,9 +66,7 @@ struct Fused {
     for (Sum& sum : sums) sum = V::zero();
     const uint8_t* tile = w.tile(r, 0);
     for (int64_t c = 0; c < tile_columns(w.k); ++c, tile += kTileBytes) {
-      for (int line = 0; line < kTileBytes; line += 64) {
-        __builtin_prefetch(tile + kPrefetchBytes + line);
-      }
+      prefetch_tile(tile + kPrefetchTiles * kTileBytes);
       const uint32_t index_word = w.index_word(r, c);
       if (index_word == 0) [[likely]] {
         multiply_tile(PackedTile<V>{tile}, x.at(c, 0), sums);

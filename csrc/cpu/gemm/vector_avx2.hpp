@@ -23,6 +23,7 @@ struct Avx2 {
   using X = float;  // per register of pairs: the 8 even columns, then the 8 odd ones
   static constexpr int kPairLanes = 8;
   static constexpr int kHalves = 2;  // registers of one row: kHalves x 2
+  static constexpr int kMaxFusedTokens = 3;
 
   // Register j (0, 1) of half h of a row: columns 32h + 16 (lane) + 4j + {0..3, 8..11}.
   NF12_INLINE static void decode(const uint8_t* tile, int row, int half, Pairs (&w)[2]) {
@@ -42,6 +43,8 @@ struct Avx2 {
       const __m256i dup = _mm256_shuffle_epi8(bytes, duplicate(j));
       w[j] = _mm256_or_si256(_mm256_or_si256(_mm256_and_si256(dup, sign_mantissa), exponent),
                              _mm256_and_si256(aligned[j], code));
+      // Else GCC takes the mask of odd() apart into one for each term: an operation more a pair.
+      __asm__("" : "+x"(w[j]));
     }
   }
 
