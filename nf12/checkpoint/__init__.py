@@ -10,6 +10,7 @@ convert.py   verify.py   unpack.py   inspect.py   load.py      one job each
 
 from nf12.checkpoint.convert import ConvertReport, TensorReport, convert
 from nf12.checkpoint.errors import CheckpointError
+from nf12.checkpoint.inspect import InspectReport, WeightStats, inspect
 from nf12.checkpoint.load import load_file
 from nf12.checkpoint.progress import Progress
 from nf12.checkpoint.source import Checkpoint, open_checkpoint
@@ -21,11 +22,14 @@ __all__ = [
     "CheckpointError",
     "ConvertReport",
     "Difference",
+    "InspectReport",
     "Progress",
     "TensorReport",
     "UnpackReport",
     "VerifyReport",
+    "WeightStats",
     "convert",
+    "inspect",
     "load_file",
     "open_checkpoint",
     "unpack",

@@ -154,14 +154,17 @@ def _same_bytes(source: Checkpoint, a: TensorEntry, b: TensorEntry) -> bool:
     return all(same_bytes(*pair) for pair in pairs)
 
 
+def is_chosen(name: str, include: Sequence[str], exclude: Sequence[str]) -> bool:
+    """Whether `name` matches one of `include`, if there are any, and none of `exclude`."""
+    matches = [fnmatchcase(name, pattern) for pattern in include]
+    return (any(matches) or not include) and not any(fnmatchcase(name, p) for p in exclude)
+
+
 def _reason_dense(
     entry: TensorEntry, include: Sequence[str], exclude: Sequence[str], cast: bool
 ) -> str:
-    if include and not any(fnmatchcase(entry.name, glob) for glob in include):
-        return "no include pattern matches"
-    matching = next((glob for glob in exclude if fnmatchcase(entry.name, glob)), None)
-    if matching is not None:
-        return f"excluded by {matching}"
+    if not is_chosen(entry.name, include, exclude):
+        return "not chosen by --include and --exclude"
     if len(entry.shape) not in (2, 3):
         return f"rank {len(entry.shape)}"
     if entry.dtype in CAST_DTYPES and not cast:

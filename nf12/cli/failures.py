@@ -1,0 +1,47 @@
+"""Exit codes, and errors as one line on stderr."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+from nf12.backend import BackendUnavailable
+from nf12.checkpoint import CheckpointError
+from nf12.packing import FormatError
+
+OK = 0
+DIFFERENT = 1  # verify found a difference, selftest a fault
+BAD_INPUT = 2  # usage, or files that break a rule
+SYSTEM = 3  # disk full, no permission, out of memory
+INTERRUPTED = 130
+
+EXIT_CODES = """Exit codes: 0 done, 1 the checkpoints differ or the self-test failed, 2 wrong usage
+or bad input, 3 the system refused (disk full, no permission, out of memory), 130 interrupted."""
+
+
+@contextmanager
+def exit_codes(command: str, *, resumable: bool = False) -> Iterator[None]:
+    """Turns what a command raises into one line on stderr and an exit code."""
+    resume = "; what is done is kept: run the same command again to go on" if resumable else ""
+    try:
+        yield
+    except KeyboardInterrupt:
+        _fail(f"nf12 {command}: interrupted{resume}", INTERRUPTED)
+    except (CheckpointError, FormatError, BackendUnavailable) as error:
+        _fail(f"nf12 {command}: {error}", BAD_INPUT)
+    except MemoryError:
+        _fail(f"nf12 {command}: out of memory{resume}", SYSTEM)
+    except OSError as error:
+        if error.errno == errno.EPIPE:  # the reader of our output went away
+            raise typer.Exit(SYSTEM) from None
+        path = f"{error.filename}: " if error.filename else ""
+        _fail(f"nf12 {command}: {path}{error.strerror or error}{resume}", SYSTEM)
+
+
+def _fail(text: str, code: int) -> None:
+    print(text, file=sys.stderr)
+    raise typer.Exit(code) from None

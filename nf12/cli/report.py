@@ -1,0 +1,146 @@
+"""What the commands print on stdout: plain lines, as good in a file as on a terminal."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from nf12.checkpoint import ConvertReport, InspectReport, UnpackReport, VerifyReport
+
+SHOWN_DIFFERENCES = 10
+TABLE_WIDTH = 200  # in a pipe nothing tells the width, and names must not be cut
+
+
+def size(nbytes: float) -> str:
+    """Bytes as a person reads them, in powers of 1000 as disks and hubs count."""
+    if nbytes < 1000:
+        return f"{nbytes:.0f} B"
+    for unit in ("kB", "MB", "GB"):
+        nbytes /= 1000
+        if nbytes < 1000:
+            return f"{nbytes:.1f} {unit}"
+    return f"{nbytes / 1000:.2f} TB"
+
+
+def print_json(document: dict[str, Any]) -> None:
+    print(json.dumps(document, indent=2))
+
+
+def print_convert(report: ConvertReport) -> None:
+    at_least = "at least " if report.dry_run else ""
+    ratio = report.bytes / max(report.source_bytes, 1)
+    print(
+        f"{report.target}: {at_least}{size(report.bytes)} from {size(report.source_bytes)}"
+        f" ({ratio:.4f}), {len(report.files)} files"
+        + ("; dry run, nothing written" if report.dry_run else f", {report.seconds:.1f} s")
+    )
+    bits = report.bits_per_weight
+    print(
+        f"packed: {len(report.packed)} of {len(report.tensors)} tensors,"
+        f" {report.packed_share:.2%} of the bytes"
+        + (f", {at_least}{bits:.3f} bits a weight" if bits is not None else "")
+    )
+    if report.resumed_bytes:
+        print(f"resumed: {size(report.resumed_bytes)} were done by an earlier run")
+    for copy, kept in report.ties.items():
+        print(f"tied: {copy} is stored once, as {kept}")
+    cast = [t for t in report.tensors if t.packed and t.dtype != "BF16"]
+    if cast and not report.dry_run:
+        worst = max(cast, key=lambda t: t.worst_error or 0)
+        print(
+            f"cast to BF16: {len(cast)} tensors, worst error {worst.worst_error:.3g} in {worst.name}"
+        )
+    for tensor in report.would_not_shrink:
+        shape = " x ".join(map(str, tensor.shape))
+        print(f"stays dense: {tensor.name} ({shape}) {tensor.reason}")
+    others = [t for t in report.tensors if not t.packed and t not in report.would_not_shrink]
+    for reason, count in Counter(t.reason for t in others).most_common():
+        nbytes = sum(t.source_bytes for t in others if t.reason == reason)
+        print(f"stays dense: {count} tensors, {size(nbytes)}: {reason}")
+    if report.copied:
+        print(f"{'would copy' if report.dry_run else 'copied'}: {', '.join(report.copied)}")
+
+
+def print_verify(report: VerifyReport) -> None:
+    checked = f"{report.tensors} tensors ({report.packed} packed), {size(report.bytes)}"
+    files = f", {report.files} other files" if report.files else ""
+    if report.identical:
+        cast = f"; {len(report.cast)} as rounded to BF16" if report.cast else ""
+        print(f"identical: {checked}{files}{cast}, {report.seconds:.1f} s")
+        return
+    print(f"different: {len(report.differences)} differences in {checked}{files}")
+    for difference in report.differences[:SHOWN_DIFFERENCES]:
+        print(f"  {difference}")
+    if len(report.differences) > SHOWN_DIFFERENCES:
+        print(f"  and {len(report.differences) - SHOWN_DIFFERENCES} more")
+
+
+def print_unpack(report: UnpackReport) -> None:
+    print(
+        f"{report.target}: {report.tensors} tensors, {report.unpacked} of them unpacked,"
+        f" {size(report.bytes)}, {report.seconds:.1f} s"
+    )
+
+
+def print_inspect(report: InspectReport, top: int) -> None:
+    if not report.weights:
+        print(f"{report.path}: {report.dense_tensors} tensors, none packed")
+        return
+    planned = "dense; packed it would take" if report.planned else "packed,"
+    print(
+        f"{report.path}: {planned} {size(report.bytes)}: {len(report.weights)} weights at"
+        f" {report.bits_per_weight:.3f} bits, {report.escape_rate:.3e} escapes a weight;"
+        f" {report.dense_tensors} dense tensors, {size(report.dense_bytes)}"
+    )
+    table = Table(box=None, pad_edge=False)
+    table.add_column(f"the {min(top, len(report.weights))} weights with most escapes")
+    for heading in ("shape", "bits", "escapes", "rate", "window", "clean", "listed", "raw tiles"):
+        table.add_column(heading, justify="right")
+    for w in report.worst[:top]:
+        table.add_row(
+            Text(w.name),
+            " x ".join(map(str, w.shape)),
+            f"{w.bits_per_weight:.3f}",
+            str(w.escapes),
+            f"{w.escape_rate:.2e}",
+            f"{w.base}..{w.base + 15}",
+            *(str(tiles) for tiles in (w.clean_tiles, w.listed_tiles, w.raw_tiles)),
+        )
+    console().print(table)
+
+
+def print_info(info: dict[str, Any]) -> None:
+    versions = ", ".join(f"{name} {version}" for name, version in info["versions"].items())
+    print(versions)
+    library = info["library"]
+    if library["loaded"]:
+        targets = ", ".join(library["gpu_targets"]) or "none"
+        print(
+            f"library: {library['compiler']}, torch target {library['torch_target']},"
+            f" format {library['format_version']}, GPU kernels {targets},"
+            f" source {library['source_hash'][:12]}"
+        )
+    else:
+        print(f"library: not in use: {library['reason']}")
+    cpu = info["cpu"]
+    for level in cpu["levels"]:
+        usable = level in cpu["supported"]
+        state = "used" if level == cpu["highest"] else "usable" if usable else "not on this CPU"
+        print(f"cpu level {level}: {state}")
+    for name, state in info["backends"].items():
+        print(f"backend {name}: {'usable' if state['usable'] else state['reason']}")
+    for name, device in info["devices"].items():
+        facts = [f"{key} {value}" for key, value in device.items() if value is not None]
+        print(f"device {name}: {', '.join(facts)}")
+    for name, value in info["environment"].items():
+        print(f"{name}={value}")
+
+
+def console() -> Console:
+    standard = Console()
+    return standard if standard.is_terminal else Console(width=TABLE_WIDTH)
