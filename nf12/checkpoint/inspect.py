@@ -69,7 +69,7 @@ class WeightStats:
 
 @dataclass
 class InspectReport:
-    """A whole checkpoint. `planned`: it is dense, and the figures are what packing it would give."""
+    """A whole checkpoint. `planned`: it is dense, and the figures are what packing would give."""
 
     path: str
     planned: bool

@@ -33,7 +33,7 @@ def bytes_of(tensor: Tensor) -> memoryview:
 
 
 def same_bytes(a: memoryview, b: memoryview) -> bool:
-    """Whether two pieces are equal; a memoryview's own == compares byte by byte, 10 times slower."""
+    """Whether two pieces are equal. A memoryview's own == goes byte by byte, 10 times slower."""
     return np.array_equal(np.frombuffer(a, np.uint8), np.frombuffer(b, np.uint8))
 
 

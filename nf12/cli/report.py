@@ -52,9 +52,8 @@ def print_convert(report: ConvertReport) -> None:
     cast = [t for t in report.tensors if t.packed and t.dtype != "BF16"]
     if cast and not report.dry_run:
         worst = max(cast, key=lambda t: t.worst_error or 0)
-        print(
-            f"cast to BF16: {len(cast)} tensors, worst error {worst.worst_error:.3g} in {worst.name}"
-        )
+        error = f"worst error {worst.worst_error:.3g} in {worst.name}"
+        print(f"cast to BF16: {len(cast)} tensors, {error}")
     for tensor in report.would_not_shrink:
         shape = " x ".join(map(str, tensor.shape))
         print(f"stays dense: {tensor.name} ({shape}) {tensor.reason}")
