@@ -89,7 +89,7 @@ class _Exponents:
     """What the choice of a base needs to know about all weights of a tensor."""
 
     counts: list[int]  # by biased exponent
-    subnormal_zeros: int  # fewest trailing zero bits of a subnormal's mantissa; 7 without one
+    subnormal_zeros: int  # fewest trailing zero bits of a subnormal's mantissa; 16 without one
 
     def escapes(self, base: int) -> int:
         return sum(self.counts) - sum(self.counts[base : base + WINDOW])
@@ -107,7 +107,7 @@ class _Exponents:
 
 def _exponents(weight: Tensor) -> _Exponents:
     counts = torch.zeros(256, dtype=torch.int64, device=weight.device)
-    subnormal_zeros = 7
+    subnormal_zeros = MAX_BASE - NEUTRAL_BASE
     for part in _slices(weight.shape[0], tile_rows(weight.shape[1]), tile_columns(weight.shape[2])):
         bits = _slice_bits(weight, part)
         counts += torch.bincount((bits >> 7 & 0xFF).flatten(), minlength=256)
