@@ -27,6 +27,22 @@ struct Blocked {
   static constexpr int kChunkTiles = 16 * 1024 / (kPanel * static_cast<int>(sizeof(W)));
   static constexpr int kMaxTokens = 128;
 
+  // Rows of pairs to columns of rows: squares of kPairLanes x kPairLanes pairs.
+  NF12_INLINE static void turn(const DecodedTile<V>& tile, W* panel) {
+    constexpr int kSide = V::kPairLanes;
+    for (int row = 0; row < kTileRows; row += kSide) {
+      for (int i = 0; i < kTileColumns / (2 * kSide); ++i) {
+        typename V::Pairs w[kSide];
+#pragma GCC unroll 16
+        for (int j = 0; j < kSide; ++j) {
+          w[j] = V::load(tile.bits + kTileColumns * (row + j) + 2 * kSide * i);
+        }
+        V::transpose_square(w);
+        V::store_steps(panel, i, row, w);
+      }
+    }
+  }
+
   // Sums [kTokens, 16] += x of kTokens tokens times the panels of `tiles` tiles.
   template <int kTokens>
   static void multiply_panels(const W* panel, int64_t tiles, const X* x, int64_t x_tile_stride,
@@ -96,7 +112,7 @@ struct Blocked {
         prefetch_tile(tile + kChunkTiles * kTileBytes);
         alignas(64) DecodedTile<V> decoded;
         decoded.fill(w, tile, w.index_word(r, c0 + c));
-        V::transpose(decoded.bits, panels + c * kPanel);
+        turn(decoded, panels + c * kPanel);
       }
       int64_t t = 0;
       for (int64_t g = 0; g < groups.count; t += groups.size(g), ++g) {
@@ -109,7 +125,7 @@ struct Blocked {
 
   NF12_INLINE static void run(const GemmArgs& args, const Parallel& parallel) {
     const Activations<V> x = reorder_activations<V>(args, parallel);
-    for_ranges(parallel, tile_rows(args.w.n), [&](int64_t begin, int64_t end) {
+    for_row_blocks(args, parallel, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         for (int64_t t0 = 0; t0 < args.m; t0 += kMaxTokens) {
           const int64_t tokens = args.m - t0 < kMaxTokens ? args.m - t0 : kMaxTokens;

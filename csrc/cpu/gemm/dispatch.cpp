@@ -8,10 +8,13 @@ const GemmKernel& kernel_of(Level level) {
   switch (level) {
 #if defined(__x86_64__)
     case Level::kAvx2:
-    case Level::kAvx512:
-    case Level::kAvx512Bf16:
-    case Level::kAmx:
       return kGemmAvx2;
+    case Level::kAvx512:
+      return kGemmAvx512;
+    case Level::kAvx512Bf16:
+      return kGemmAvx512Bf16;
+    case Level::kAmx:
+      return kGemmAmx;
 #endif
     default:
       return kGemmPortable;

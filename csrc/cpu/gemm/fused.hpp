@@ -85,7 +85,7 @@ struct Fused {
 
   NF12_INLINE static void run(const GemmArgs& args, const Parallel& parallel) {
     const Activations<V> x = reorder_activations<V>(args, parallel);
-    for_ranges(parallel, tile_rows(args.w.n), [&](int64_t begin, int64_t end) {
+    for_row_blocks(args, parallel, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) multiply_row_block(args, x, r);
     });
   }

@@ -5,6 +5,7 @@
 #include "csrc/cpu/gemm/epilogue.hpp"
 #include "csrc/cpu/gemm/kernel.hpp"
 #include "csrc/cpu/gemm/patch.hpp"
+#include "csrc/cpu/parallel.hpp"
 #include "csrc/format/decode.hpp"
 
 namespace nf12::cpu {
@@ -22,14 +23,7 @@ struct Sum {
   }
 };
 
-// The workspace: x as FP32 with zeros beyond k, then a row block's sums for each thread's tokens.
-struct Workspace {
-  int64_t columns;  // k rounded up to whole tiles
-
-  explicit Workspace(int64_t k) : columns(tile_columns(k) * kTileColumns) {}
-  size_t bytes(int64_t m) const { return sizeof(float) * static_cast<size_t>(m * columns); }
-};
-
+// FP32 [m, columns], zeros beyond k.
 void expand_x(const GemmArgs& args, int64_t columns, float* x) {
   for (int64_t t = 0; t < args.m; ++t) {
     const uint16_t* source = args.x + t * args.x_row_stride;
@@ -87,20 +81,17 @@ void multiply_row_block(const GemmArgs& args, const float* x, int64_t columns, i
   }
 }
 
-size_t workspace_bytes(int64_t m, int64_t, int64_t k) { return Workspace(k).bytes(m); }
+size_t workspace_bytes(int64_t m, int64_t, int64_t k) {
+  return sizeof(float) * static_cast<size_t>(m * tile_columns(k) * kTileColumns);
+}
 
 void run(const GemmArgs& args, const Parallel& parallel) {
-  struct Call {
-    const GemmArgs* args;
-    const float* x;
-    int64_t columns;
-  } call{&args, static_cast<const float*>(args.workspace), Workspace(args.w.k).columns};
-  expand_x(args, call.columns, static_cast<float*>(args.workspace));
-  const auto body = [](int64_t begin, int64_t end, void* context) {
-    const Call& call = *static_cast<const Call*>(context);
-    for (int64_t r = begin; r < end; ++r) multiply_row_block(*call.args, call.x, call.columns, r);
-  };
-  parallel.run(0, tile_rows(args.w.n), 1, body, &call);
+  const int64_t columns = tile_columns(args.w.k) * kTileColumns;
+  auto* x = static_cast<float*>(args.workspace);
+  expand_x(args, columns, x);
+  parallel_for(parallel, tile_rows(args.w.n), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) multiply_row_block(args, x, columns, r);
+  });
 }
 
 }  // namespace

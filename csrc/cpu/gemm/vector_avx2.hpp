@@ -48,11 +48,11 @@ struct Avx2 {
     }
   }
 
-  NF12_INLINE static Pairs load(const uint16_t* p) {
-    return _mm256_load_si256(reinterpret_cast<const __m256i*>(p));
+  NF12_INLINE static Pairs load(const void* p) {
+    return _mm256_load_si256(static_cast<const __m256i*>(p));
   }
-  NF12_INLINE static void store(uint16_t* p, Pairs w) {
-    _mm256_store_si256(reinterpret_cast<__m256i*>(p), w);
+  NF12_INLINE static void store(void* p, Pairs w) {
+    _mm256_store_si256(static_cast<__m256i*>(p), w);
   }
 
   NF12_INLINE static __m256 even(Pairs w) { return _mm256_castsi256_ps(_mm256_slli_epi32(w, 16)); }
@@ -90,39 +90,37 @@ struct Avx2 {
   NF12_INLINE static Sum multiply_add_rows(Rows rows, const X* x, int step, Sum sum) {
     return _mm256_fmadd_ps(rows, _mm256_broadcast_ss(x + step), sum);
   }
-  NF12_INLINE static void transpose(const uint16_t* bits, W* panel) {
-    for (int row = 0; row < kTileRows; row += 8) {
-      for (int column = 0; column < kTileColumns; column += 16) {
-        __m256i w[8];
-        for (int i = 0; i < 8; ++i) w[i] = load(bits + kTileColumns * (row + i) + column);
-        transpose_8x8(w);
-        W* out = panel + kTileRows * column + row;
-        for (int i = 0; i < 8; ++i) {
-          _mm256_store_ps(out + kTileRows * i, even(w[i]));
-          _mm256_store_ps(out + kTileRows * (8 + i), odd(w[i]));
-        }
-      }
+  NF12_INLINE static void store_steps(W* panel, int register_, int row, Pairs (&w)[8]) {
+    W* out = panel + 2 * kPairLanes * kTileRows * register_ + row;
+#pragma GCC unroll 16
+    for (int i = 0; i < 8; ++i) {
+      _mm256_store_ps(out + kTileRows * i, even(w[i]));
+      _mm256_store_ps(out + kTileRows * (8 + i), odd(w[i]));
     }
   }
 
- private:
-  NF12_INLINE static void transpose_8x8(__m256i (&w)[8]) {
+  NF12_INLINE static void transpose_square(Pairs (&w)[8]) {
     __m256i a[8], b[8];
+#pragma GCC unroll 16
     for (int i = 0; i < 8; i += 2) {
       a[i] = _mm256_unpacklo_epi32(w[i], w[i + 1]);
       a[i + 1] = _mm256_unpackhi_epi32(w[i], w[i + 1]);
     }
+#pragma GCC unroll 16
     for (int i = 0; i < 8; i += 4) {
-      for (int j = 0; j < 2; ++j) {
-        b[i + 2 * j] = _mm256_unpacklo_epi64(a[i + j], a[i + j + 2]);
-        b[i + 2 * j + 1] = _mm256_unpackhi_epi64(a[i + j], a[i + j + 2]);
-      }
+      b[i] = _mm256_unpacklo_epi64(a[i], a[i + 2]);
+      b[i + 1] = _mm256_unpackhi_epi64(a[i], a[i + 2]);
+      b[i + 2] = _mm256_unpacklo_epi64(a[i + 1], a[i + 3]);
+      b[i + 3] = _mm256_unpackhi_epi64(a[i + 1], a[i + 3]);
     }
+#pragma GCC unroll 16
     for (int i = 0; i < 4; ++i) {
       w[i] = _mm256_permute2x128_si256(b[i], b[i + 4], 0x20);
       w[i + 4] = _mm256_permute2x128_si256(b[i], b[i + 4], 0x31);
     }
   }
+
+ private:
   NF12_INLINE static __m256i twice() { return _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3); }
   NF12_INLINE static __m256i duplicate(int j) {
     const char c = static_cast<char>(4 * j);
