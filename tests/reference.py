@@ -57,9 +57,11 @@ def realistic_weights(
     return torch.where(escape, picked, w)
 
 
-def special_weights(*shape: int, share: float = 0.02, seed: int = 0, finite: bool = False) -> Tensor:
-    """Ordinary weights of which `share` is drawn from all BF16 patterns: zeros of both signs,
-    subnormals, Inf, NaN with payloads, huge and tiny. `finite` leaves Inf, NaN and huge ones out."""
+def special_weights(
+    *shape: int, share: float = 0.02, seed: int = 0, finite: bool = False
+) -> Tensor:
+    """Ordinary weights with a `share` of any patterns: zeros of both signs, subnormals, Inf, NaN
+    with payloads, huge and tiny. `finite` leaves Inf, NaN and the huge ones out."""
     g = generator(seed)
     w = (torch.randn(shape, generator=g) * 0.02).bfloat16()
     kinds = [
