@@ -4,8 +4,6 @@
 // The second factor comes in pairs: row p, column t of it holds elements 2p and 2p+1 of column t.
 // TDPBF16PS takes subnormal inputs as zeros and flushes subnormal sums.
 #pragma once
-#include <immintrin.h>
-
 #include <cstdint>
 
 #include "csrc/arch/target.hpp"
@@ -13,9 +11,9 @@
 namespace nf12::cpu {
 namespace {
 
-// Tile registers are named by constants in the instructions: hence template arguments.
+// Written as assembly, since GCC's intrinsics take no template argument for a register's number.
 struct AmxTiles {
-  // A thread's tiles are in use between begin() and end(); releasing them keeps the 8 KiB out of
+  // A thread's tiles are in use between begin() and end(); releasing them keeps their 8 KiB out of
   // context switches.
   NF12_INLINE static void begin() {
     struct alignas(64) {
@@ -23,25 +21,27 @@ struct AmxTiles {
       uint16_t bytes_per_row[16] = {64, 64, 64, 64, 64, 64, 64, 64};
       uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
     } config;
-    _tile_loadconfig(&config);
+    __asm__ volatile("ldtilecfg %0" ::"m"(config));
   }
-  NF12_INLINE static void end() { _tile_release(); }
+  NF12_INLINE static void end() { __asm__ volatile("tilerelease" ::); }
 
   template <int kTile>
   NF12_INLINE static void zero() {
-    _tile_zero(kTile);
+    __asm__ volatile("tilezero %%tmm%c0" ::"i"(kTile));
   }
   template <int kTile>
   NF12_INLINE static void load(const void* p, int64_t stride_bytes) {
-    _tile_loadd(kTile, p, stride_bytes);
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(p), "r"(stride_bytes), "i"(kTile)
+                     : "memory");
   }
   template <int kTile>
   NF12_INLINE static void store(void* p, int64_t stride_bytes) {
-    _tile_stored(kTile, p, stride_bytes);
+    __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(p), "r"(stride_bytes), "i"(kTile)
+                     : "memory");
   }
   template <int kSum, int kLeft, int kRight>
   NF12_INLINE static void multiply_add() {
-    _tile_dpbf16ps(kSum, kLeft, kRight);
+    __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSum), "i"(kLeft), "i"(kRight));
   }
 };
 
