@@ -30,7 +30,8 @@ class CMakeBuild(build_ext):
     def run(self) -> None:
         in_place = self.inplace or getattr(self, "editable_mode", False)
         self.package = (ROOT if in_place else Path(self.build_lib).resolve()) / "nf12"
-        build = Path(self.build_temp).resolve()
+        # One folder for every kind of build, so that the next one is incremental.
+        build = ROOT / "build" / f"cmake-{sys.implementation.cache_tag}"
         generator = ["-G", "Ninja"] if shutil.which("ninja") else []
         subprocess.run(
             [

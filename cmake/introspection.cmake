@@ -5,9 +5,10 @@ endif()
 if(NOT Python_Development.Module_FOUND)
   message(FATAL_ERROR "nf12: the headers of ${Python_EXECUTABLE} are missing (python3-dev)")
 endif()
-if(NOT pybind11_DIR)
-  execute_process(COMMAND ${Python_EXECUTABLE} -m pybind11 --cmakedir OUTPUT_VARIABLE pybind11_DIR
-                  OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+execute_process(COMMAND ${Python_EXECUTABLE} -m pybind11 --cmakedir OUTPUT_VARIABLE pybind11_path
+                OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+if(pybind11_path)
+  set(pybind11_DIR ${pybind11_path})
 endif()
 find_package(pybind11 CONFIG REQUIRED)
 pybind11_add_module(_C MODULE NO_EXTRAS csrc/python/module.cpp)

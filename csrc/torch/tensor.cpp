@@ -20,10 +20,9 @@ std::string torch_reason() {
   return text == nullptr ? "" : std::string(": ") + text;
 }
 
-template <typename... Parts>
-void check_call(AOTITorchError code, const char* op, const Parts&... parts) {
+void check_call(AOTITorchError code, const char* op, const char* name, const char* what) {
   if (code != AOTI_TORCH_SUCCESS) [[unlikely]]
-    fail(op, parts..., torch_reason());
+    fail(op, name, what, torch_reason());
 }
 
 // Elements from the first to the last one reached, inclusive; -1 if that exceeds an int64.
@@ -176,10 +175,12 @@ Tensor empty(const char* op, std::span<const int64_t> shape, int32_t dtype, Devi
     stride *= static_cast<uint64_t>(shape[i] > 1 ? shape[i] : 1);
   }
   AtenTensorHandle handle = nullptr;
-  check_call(
+  const AOTITorchError code =
       aoti_torch_empty_strided(static_cast<int64_t>(shape.size()), shape.data(), strides, dtype,
-                               device.type, device.index < 0 ? 0 : device.index, &handle),
-      op, "cannot allocate ", dtype_text(dtype), " ", shape_text(shape));
+                               device.type, device.index < 0 ? 0 : device.index, &handle);
+  if (code != AOTI_TORCH_SUCCESS) [[unlikely]]
+    fail(op, "cannot allocate memory for ", dtype_text(dtype), " ", shape_text(shape),
+         torch_reason());
   return Tensor(handle);
 }
 
@@ -190,8 +191,8 @@ Tensor contiguous_copy(const char* op, const Tensor& source) {
 }
 
 void copy_into(const char* op, const Tensor& target, const Tensor& source) {
-  check_call(aoti_torch_copy_(target.get(), source.get(), /*non_blocking=*/0), op,
-             "cannot copy a tensor ", shape_text(source.sizes()));
+  check_call(aoti_torch_copy_(target.get(), source.get(), /*non_blocking=*/0), op, "a tensor",
+             " cannot be copied");
 }
 
 }  // namespace nf12::torch_ops
