@@ -269,7 +269,8 @@ def _gemm_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     dx = db = None
     if ctx.needs_input_grad[0]:
         dx = torch.matmul(dy, torch.ops.nf12.unpack(*ctx.saved_tensors, *ctx.integers))
-    if ctx.needs_input_grad[7]:
+    # Traced code and autocast leave out a bias that is None, and with it its flag.
+    if len(ctx.needs_input_grad) > 7 and ctx.needs_input_grad[7]:
         db = dy.sum(dim=list(range(dy.dim() - 1))) if dy.dim() > 1 else dy
     return dx, None, None, None, None, None, None, db
 
