@@ -38,8 +38,9 @@ class Backend(str, enum.Enum):
 
     @classmethod
     def _missing_(cls, value: object) -> Backend:
-        if isinstance(value, str) and value != value.lower():
-            return cls(value.lower())
+        for member in cls:
+            if isinstance(value, str) and value.lower() == member.value:
+                return member
         names = ", ".join(member.value for member in cls)
         raise ValueError(f"nf12: unknown backend {value!r}, must be one of {names}")
 

@@ -1,0 +1,186 @@
+"""Backends: exactly five names, any case, and what happens to one that is not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import nf12
+from nf12 import Backend, BackendUnavailable, backend, resolve_backend
+
+NAMES = ["auto", "hip", "cuda", "cpu", "torch"]
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Choices are cached for the process: a test that changes their causes starts anew."""
+    backend._resolve_once.cache_clear()
+    backend._default.cache_clear()
+    yield monkeypatch  # type: ignore[misc]
+    backend._resolve_once.cache_clear()
+    backend._default.cache_clear()
+
+
+def test_the_names_are_exactly_these() -> None:
+    assert [b.value for b in Backend] == NAMES
+    assert [str(b) for b in Backend] == NAMES
+    assert [f"{b}" for b in Backend] == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_any_case_is_taken(name: str) -> None:
+    for spelled in (name, name.upper(), name.title(), name[0] + name[1:].upper()):
+        assert Backend(spelled) is Backend(name)
+    assert Backend(Backend(name)) is Backend(name)
+    assert Backend(name) == name
+
+
+@pytest.mark.parametrize(
+    "name", ["", "rocm", "gpu", "c++", "cpu ", "cuda:0", "native", "AUTO!", None, 0, 1.0], ids=repr
+)
+def test_unknown_names_are_refused_with_the_list(name: object) -> None:
+    with pytest.raises(ValueError) as caught:
+        Backend(name)
+    assert repr(name) in str(caught.value)
+    assert "auto, hip, cuda, cpu, torch" in str(caught.value)
+    with pytest.raises(ValueError, match="auto, hip, cuda, cpu, torch"):
+        resolve_backend(name)  # type: ignore[arg-type]
+
+
+def test_auto_is_the_kernels_of_the_device_else_torch() -> None:
+    assert resolve_backend() is Backend.CPU
+    assert resolve_backend("auto", "cpu") is Backend.CPU
+    assert resolve_backend("auto", torch.device("cpu")) is Backend.CPU
+    for device in ("cuda", "cuda:1", "meta", "xpu"):
+        if device.startswith("cuda") and backend.unavailable_reason(backend.gpu_backend()) is None:
+            continue  # a build with kernels on a machine with such a GPU
+        assert resolve_backend("auto", device) is Backend.TORCH
+
+
+@pytest.mark.parametrize("name", ["torch", "TORCH"])
+@pytest.mark.parametrize("device", ["cpu", "cuda:0", "meta"])
+def test_torch_runs_anywhere(name: str, device: str) -> None:
+    assert resolve_backend(name, device) is Backend.TORCH
+
+
+@pytest.mark.parametrize("name", ["hip", "cuda"])
+def test_a_backend_without_kernels_is_refused_with_the_reason(
+    name: str, fresh: pytest.MonkeyPatch
+) -> None:
+    fresh.setattr(backend, "build_info", lambda: {"gpu_targets": []})
+    with pytest.raises(BackendUnavailable, match=f"holds no {name} kernels"):
+        resolve_backend(name, "cuda")
+    with pytest.raises(BackendUnavailable, match=f"backend '{name}' is not available"):
+        nf12.gemm(torch.ones(1, 64).bfloat16(), packed_ones(), backend=name)
+
+
+@pytest.mark.parametrize(("name", "target"), [("hip", "gfx1201"), ("cuda", "sm_90a")])
+def test_a_backend_without_a_device_is_refused_with_the_reason(
+    name: str, target: str, fresh: pytest.MonkeyPatch
+) -> None:
+    fresh.setattr(backend, "build_info", lambda: {"gpu_targets": [target]})
+    fresh.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(BackendUnavailable, match=f"sees no {name} device"):
+        resolve_backend(name, "cuda")
+
+
+def test_auto_takes_the_kernels_where_build_and_device_agree(fresh: pytest.MonkeyPatch) -> None:
+    fresh.setattr(torch.cuda, "is_available", lambda: True)
+    for hip, targets, expected in (
+        ("7.1", ["gfx1200", "gfx1201"], "hip"),
+        (None, ["sm_80", "sm_90a"], "cuda"),
+        ("7.1", ["sm_90a"], "torch"),
+        (None, ["gfx1201"], "torch"),
+    ):
+        backend._resolve_once.cache_clear()
+        fresh.setattr(torch.version, "hip", hip)
+        fresh.setattr(backend, "build_info", lambda targets=targets: {"gpu_targets": targets})
+        assert resolve_backend("auto", "cuda") == expected
+
+
+def test_a_backend_is_refused_for_tensors_of_another_device(fresh: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BackendUnavailable, match="cannot run tensors on cuda"):
+        resolve_backend("cpu", "cuda:0")
+    fresh.setattr(backend, "build_info", lambda: {"gpu_targets": ["sm_90a"]})
+    fresh.setattr(torch.cuda, "is_available", lambda: True)
+    fresh.setattr(torch.version, "hip", None)
+    with pytest.raises(BackendUnavailable, match="cannot run tensors on cpu"):
+        resolve_backend("cuda", "cpu")
+
+
+def test_without_the_library_auto_is_torch_and_cpu_says_why(fresh: pytest.MonkeyPatch) -> None:
+    fresh.setattr(backend, "library_missing", lambda: "libnf12.so could not be loaded (gone)")
+    assert resolve_backend("auto", "cpu") is Backend.TORCH
+    assert backend.unavailable_reason("torch") is None
+    for name in ("cpu", "hip", "cuda"):
+        with pytest.raises(BackendUnavailable, match=r"could not be loaded \(gone\)"):
+            resolve_backend(name, "cpu")
+    library = nf12.info()["library"]
+    assert library == {"loaded": False, "reason": "libnf12.so could not be loaded (gone)"}
+
+
+def run_python(code: str, **environment: str) -> str:
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
+
+
+def test_import_without_the_library_works() -> None:
+    """What the machine cannot use is info()'s to tell, never an import error."""
+    out = run_python(
+        "import sys; sys.modules['nf12._library'] = None\n"
+        "import json, torch, nf12\n"
+        "w = torch.randn(64, 256).bfloat16(); p = nf12.pack(w); x = torch.ones(2, 256).bfloat16()\n"
+        "assert torch.equal(nf12.unpack(p), w)\n"
+        "y = nf12.Linear(p)(x); q = nf12.PackedWeight(p.payload, p.index, p.escapes, p.meta)\n"
+        "print(json.dumps([str(nf12.resolve_backend()), nf12.info()['library']['loaded']]))"
+    )
+    assert json.loads(out) == ["torch", False]
+
+
+def test_the_variable_decides_for_auto_only(fresh: pytest.MonkeyPatch) -> None:
+    fresh.setenv("NF12_BACKEND", "Torch")
+    assert resolve_backend("auto", "cpu") is Backend.TORCH
+    assert resolve_backend("cpu", "cpu") is Backend.CPU
+
+
+def test_a_bad_variable_is_refused_by_its_name(fresh: pytest.MonkeyPatch) -> None:
+    fresh.setenv("NF12_BACKEND", "gpu")
+    with pytest.raises(ValueError, match=r"NF12_BACKEND: .*'gpu'.*auto, hip, cuda, cpu, torch"):
+        resolve_backend()
+    assert resolve_backend("torch") is Backend.TORCH
+    assert "'gpu'" in nf12.info()["devices"]["cpu"]["reason"], "and info still answers"
+
+
+def test_a_variable_that_names_a_missing_backend_says_so(fresh: pytest.MonkeyPatch) -> None:
+    fresh.setattr(backend, "build_info", lambda: {"gpu_targets": []})
+    fresh.setenv("NF12_BACKEND", "hip")
+    with pytest.raises(BackendUnavailable, match="NF12_BACKEND=hip is not available"):
+        resolve_backend()
+
+
+def test_info_is_json_and_covers_every_backend() -> None:
+    info = json.loads(json.dumps(nf12.info()))
+    assert list(info["backends"]) == NAMES
+    for entry in info["backends"].values():
+        assert entry["usable"] == (entry["reason"] is None)
+    assert info["versions"]["torch"] == torch.__version__
+    assert info["cpu"]["highest"] in info["cpu"]["supported"]
+    assert info["devices"]["cpu"]["backend"] == "cpu"
+
+
+def packed_ones() -> nf12.PackedWeight:
+    packed = nf12.pack(torch.ones(16, 64).bfloat16())
+    assert isinstance(packed, nf12.PackedWeight)
+    return packed
