@@ -16,8 +16,10 @@ constexpr int64_t kMaxFeatures = std::numeric_limits<int32_t>::max();  // meta h
 
 void check_dtype(const char* op, const char* name, const Tensor& tensor, int32_t expected) {
   const int32_t dtype = tensor.dtype();
-  if (dtype != expected) [[unlikely]]
-    fail(op, name, " has dtype ", dtype_text(dtype), ", expected ", dtype_text(expected));
+  if (dtype == expected) [[likely]]
+    return;
+  if (!tensor.is_defined()) fail(op, name, " is None, expected a tensor");
+  fail(op, name, " has dtype ", dtype_text(dtype), ", expected ", dtype_text(expected));
 }
 
 void check_device(const char* op, const char* name, const Tensor& tensor, Device weight) {
@@ -116,10 +118,10 @@ bool has_overlap(std::span<const int64_t> shape, std::span<const int64_t> stride
 }  // namespace
 
 Packed check_packed(const char* op, const PackedArguments& w, Experts experts) {
-  const Device device = w.payload.device();
   check_dtype(op, "payload", w.payload, dtypes().uint8);
   check_dtype(op, "index", w.index, dtypes().int32);
   check_dtype(op, "escapes", w.escapes, dtypes().int32);
+  const Device device = w.payload.device();
   check_device(op, "index", w.index, device);
   check_device(op, "escapes", w.escapes, device);
 
@@ -229,6 +231,7 @@ void check_out(const char* op, const Tensor& out, const Tensor& x, const PackedA
 
 void check_ids(const char* op, const Tensor& ids, const Packed& w) {
   const int32_t dtype = ids.dtype();
+  if (!ids.is_defined()) fail(op, "ids is None, expected a tensor");
   if (dtype != dtypes().int32 && dtype != dtypes().int64) [[unlikely]]
     fail(op, "ids has dtype ", dtype_text(dtype), ", expected int32 or int64");
   check_device(op, "ids", ids, w.device);

@@ -130,6 +130,12 @@ bool Tensor::empty() const {
   return false;
 }
 
+bool Tensor::is_defined() const {
+  bool defined = false;
+  aoti_torch_is_defined(handle_, &defined);
+  return defined;
+}
+
 void* Tensor::data(const char* op, const char* name) const {
   if (empty()) return nullptr;
   const auto shape = sizes();

@@ -49,7 +49,8 @@ class Tensor {
   std::span<const int64_t> strides() const;
   int32_t dtype() const;
   Device device() const;
-  bool empty() const;  // no elements
+  bool empty() const;       // no elements
+  bool is_defined() const;  // None given for a tensor arrives as an undefined one
 
   // First element; null without elements. Fails if the storage is smaller than shape and strides
   // reach, as after storage.resize_(0): nothing in torch stops such a tensor on its way here.
