@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from nf12.checkpoint.header import TensorEntry, data_order, render_header
+from nf12.checkpoint.header import DTYPE_BITS, TensorEntry, data_order, render_header
 from nf12.checkpoint.plan import Plan, ShardPlan, TensorPlan, make_plan, packed_entries
 from nf12.checkpoint.progress import Progress
 from nf12.checkpoint.source import TIES_KEY, Checkpoint, open_checkpoint
-from nf12.checkpoint.staging import Part, ShardWriter, Staging
+from nf12.checkpoint.staging import Part, ShardWriter, Staging, refuse_existing
 from nf12.checkpoint.target import (
     check_space,
     copy_others,
@@ -28,7 +28,7 @@ from nf12.checkpoint.target import (
 )
 from nf12.checkpoint.tensors import bytes_of, cast_to_bf16
 from nf12.functional import pack
-from nf12.packed_weight import PackedWeight
+from nf12.packed_weight import PackedWeight, StaysDense
 from nf12.packing import FORMAT_VERSION, MAX_QUADS
 
 WRITE_ORDER = ("_payload", "_escapes", "_meta", "_index")
@@ -166,6 +166,7 @@ def convert(
         copied=[other.name for other in checkpoint.others],
     )
     if dry_run:
+        refuse_existing(path)
         report.tensors += [_planned(tensor) for tensor in plan.tensors]
         return report
     job: dict[str, Any] = {
@@ -238,21 +239,28 @@ class _Run:
         metadata = self._metadata(shard)
         header_bytes = _header_bound(shard, metadata)
         with ShardWriter(self.staging, shard.file_name, header_bytes) as writer:
+            # 8-byte elements first: what a packed weight takes is a multiple of 4 bytes only.
+            for tensor in shard.dense:
+                if DTYPE_BITS[tensor.entry.dtype] == 64:
+                    self._copy(writer, tensor.entry)
             for tensor in shard.packed:
-                if tensor.entry.name not in self.notes:
-                    self._pack(writer, tensor)
+                self._pack(writer, tensor)
             for entry in self._dense_entries(shard):
-                if not self._is_done(entry):
-                    self._copy(writer, entry)
+                self._copy(writer, entry)
             writer.finish(metadata)
 
     def _pack(self, writer: ShardWriter, tensor: TensorPlan) -> None:
         entry = tensor.entry
+        if entry.name in self.notes:
+            return
         weight = self.source.read(entry.name)
         note: dict[str, Any] = {}
         if tensor.casts:
             weight, note["worst_error"] = cast_to_bf16(weight)
-        packed = pack(weight)
+        try:
+            packed = pack(weight)
+        except ValueError as error:  # more escapes than the side table can hold
+            packed = StaysDense(str(error), 0, entry.nbytes)
         if isinstance(packed, PackedWeight):
             note |= {"base": packed.base, "escapes": packed.num_escapes, "bytes": packed.nbytes}
             writer.append(entry.name, _parts(entry.name, packed), note)
@@ -264,6 +272,8 @@ class _Run:
         self.notes[entry.name] = note
 
     def _copy(self, writer: ShardWriter, entry: TensorEntry) -> None:
+        if self._is_done(entry):
+            return
         part = Part(entry.name, entry.dtype, entry.shape, self.source.chunks(entry.name))
         reason = self.notes.get(entry.name, {}).get("reason") or self._reasons()[entry.name]
         self.notes[entry.name] = {"reason": reason}

@@ -183,7 +183,7 @@ def render_header(
 
     The text takes at least `length` bytes, so that it can be written after the data.
     """
-    document: dict[str, Any] = {METADATA_KEY: dict(sorted(metadata.items()))} if metadata else {}
+    document: dict[str, Any] = {METADATA_KEY: dict(metadata)} if metadata else {}
     for entry in tensors:
         document[entry.name] = {
             "dtype": entry.dtype,

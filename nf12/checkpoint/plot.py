@@ -118,15 +118,8 @@ def _draw_worst(axes: Any, report: InspectReport) -> None:
     axes.barh(range(len(worst)), sizes, 0.7, color=CODED)
     for row, (weight, value) in enumerate(zip(worst, sizes, strict=True)):
         axes.text(value, row, f" {value:.2f}", va="center", fontsize=8)
-        axes.text(
-            12,
-            row,
-            f"{weight.escape_rate:.1e} ",
-            va="center",
-            ha="right",
-            fontsize=8,
-            color="white",
-        )
+        rate = f"{weight.escape_rate:.1e} "
+        axes.text(12, row, rate, va="center", ha="right", fontsize=8, color="white")
     axes.set_yticks(range(len(worst)), [_shortened(w.name) for w in worst], fontsize=8)
     for bits, label in ((12, "payload"), (16, "BF16")):
         axes.axvline(bits, color=GREY, linewidth=1, linestyle="--")

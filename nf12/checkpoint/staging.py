@@ -147,7 +147,10 @@ class Staging:
                 (finished,) = self.tree.iterdir()
             os.rename(finished, self.target)
             sync_folder(self.target.parent)
-        shutil.rmtree(self.folder)
+        # The journal goes last: it tells a rerun that the target is this job's.
+        shutil.rmtree(self.tree, ignore_errors=True)
+        (self.folder / "journal").unlink()
+        self.folder.rmdir()
 
     def _lock(self) -> None:
         try:

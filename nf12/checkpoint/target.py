@@ -12,13 +12,13 @@ from typing import Any
 from nf12.checkpoint.errors import CheckpointError
 from nf12.checkpoint.header import read_header
 from nf12.checkpoint.source import CHUNK_BYTES, INDEX_SUFFIX, Checkpoint
-from nf12.checkpoint.staging import Staging, refuse_existing
+from nf12.checkpoint.staging import Staging
 
 
 def resolve_target(source: Checkpoint, target: str | Path, files: int) -> tuple[Path, bool]:
     """The target's real path, and whether it is one file and not a folder.
 
-    Raises CheckpointError where it exists, or lies in the source or around it.
+    Raises CheckpointError where it lies in the source or around it.
     """
     path = Path(os.path.realpath(target))
     from_path = Path(os.path.realpath(source.path))
@@ -28,7 +28,6 @@ def resolve_target(source: Checkpoint, target: str | Path, files: int) -> tuple[
         raise CheckpointError(f"{target}: the target lies inside the source {source.path}")
     if path in from_path.parents:
         raise CheckpointError(f"{target}: the source {source.path} lies inside the target")
-    refuse_existing(path)
     single_file = path.suffix == ".safetensors"
     if single_file and not source.is_file:
         raise CheckpointError(f"{target}: the source is a folder, so the target must be one too")

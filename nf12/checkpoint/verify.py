@@ -193,7 +193,8 @@ def _compare_files(source: Checkpoint, target: Checkpoint, report: VerifyReport)
             a, b = read_json(other.path), read_json(path)
             for key in a.keys() | b.keys():
                 if key not in ignored and a.get(key) != b.get(key):
-                    what = f"{key} is {a.get(key)!r:.60} in the source, {b.get(key)!r:.60}"
+                    values = f"{a.get(key)!r:.60} in the source, {b.get(key)!r:.60} in the target"
+                    what = f"{key} is {values}"
                     report.differences.append(Difference(other.name, what))
         elif (at := _first_differing_byte(other.path, path)) is not None:
             report.differences.append(Difference(other.name, f"the files differ at byte {at}"))

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 import typer
 
 from nf12.backend import BackendUnavailable
@@ -33,7 +34,7 @@ def exit_codes(command: str, *, resumable: bool = False) -> Iterator[None]:
         _fail(f"nf12 {command}: interrupted{resume}", INTERRUPTED)
     except (CheckpointError, FormatError, BackendUnavailable) as error:
         _fail(f"nf12 {command}: {error}", BAD_INPUT)
-    except MemoryError:
+    except (MemoryError, torch.OutOfMemoryError):
         _fail(f"nf12 {command}: out of memory{resume}", SYSTEM)
     except OSError as error:
         if error.errno == errno.EPIPE:  # the reader of our output went away
