@@ -136,10 +136,9 @@ class PackedModule(nn.Module):
             if problem:
                 error_msgs.append(f"{key}: {problem}")
                 return
-            if not assign:
-                buffer = self._buffers[name + "_escapes"]
-                assert buffer is not None
-                self._buffers[name + "_escapes"] = buffer.new_empty(packed.escapes.shape)
+            buffer = self._buffers[name + "_escapes"]
+            assert buffer is not None
+            self._buffers[name + "_escapes"] = buffer.new_empty(packed.escapes.shape)
             loaded[name] = packed.operands[3:]
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
