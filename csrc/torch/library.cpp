@@ -5,6 +5,7 @@
 #include <torch/csrc/stable/library.h>
 
 #include <new>
+#include <string_view>
 
 #include "csrc/torch/error.hpp"
 #include "csrc/torch/ops.hpp"
@@ -23,7 +24,9 @@ void boxed(StableIValue* stack, uint64_t, uint64_t) {
   } catch (const std::bad_alloc&) {
     fail(Op::kName, "cannot allocate memory");
   } catch (const std::exception& error) {
-    fail(Op::kName, error.what());
+    std::string_view text = error.what();
+    if (text.starts_with("nf12: ")) text.remove_prefix(6);  // the operator's name says it
+    fail(Op::kName, text);
   }
 }
 
