@@ -120,7 +120,8 @@ def assert_bits_equal(actual: Tensor, expected: Tensor, what: str = "") -> None:
 def ulp_bf16(value: Tensor) -> Tensor:
     """Distance of neighbouring BF16 values at `value`, float64."""
     _, exponent = torch.frexp(value.abs())
-    return torch.ldexp(torch.ones_like(value), (exponent - 8).clamp(min=-133))
+    exponent = torch.where(value == 0, -133, exponent - 8)  # frexp calls the exponent of 0 zero
+    return torch.ldexp(torch.ones_like(value), exponent.clamp(min=-133))
 
 
 def gemm_reference(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:

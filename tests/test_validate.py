@@ -1,0 +1,165 @@
+"""scripts/validate_nf12_ad.py: its table, its JSON, its exit codes."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from reference import activations, gemm_bound, gemm_reference, realistic_weights, ulp_bf16
+
+import nf12
+from nf12 import validation
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "validate_nf12_ad.py"
+SMALL = ["--shapes", "256x128", "192x100", "--m", "1", "15", "16"]
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.setattr(validation, "TIMING_SECONDS", 0.0)
+    spec = importlib.util.spec_from_file_location("validate_nf12_ad", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_as_a_program() -> None:
+    result = subprocess.run(
+        [sys.executable, str(SCRIPT), "--backend", "CPU", *SMALL, "--json"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stderr
+    data = json.loads(result.stdout)
+    assert data["backend"] == "cpu" and data["passed"] and data["violations"] == 0
+
+
+@pytest.mark.parametrize("backend", ["auto", "cpu", "torch"])
+def test_passes_and_prints(
+    script: ModuleType, backend: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "out.json"
+    assert script.main(["--backend", backend, *SMALL, "--seed", "3", "--json", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert "all 6 passed" in out and "max |ref|" in out and "must be below 2.0" in out
+    data = json.loads(file.read_text())
+    shapes = [(row["k"], row["n"], row["m"]) for row in data["rows"]]
+    assert shapes == [(k, n, m) for k, n in ((256, 128), (192, 100)) for m in (1, 15, 16)]
+    assert data["seed"] == 3
+    for row in data["rows"]:
+        assert row["passed"] and row["violations"] == row["violations_any_scale"] == 0
+        assert 1e-3 < row["rms_rel"] < 2.4e-3, "the rounding of the result to BF16"
+        assert 0 < row["max_abs_ref"] < 2
+        assert row["ratio"] == row["dense_us"] / row["nf12_us"]
+
+
+def test_lists_may_have_commas(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    assert script.main(["--shapes", "256x128,128X64", "--m", "1,2", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["rows"]) == 4
+
+
+def flip_payload_bit(packed: nf12.PackedWeight) -> None:
+    packed.payload[0, 0, 0] ^= 0x80  # the sign of one weight
+
+
+def swap_window(packed: nf12.PackedWeight) -> None:
+    object.__setattr__(packed, "base", packed.base + 1)
+
+
+def drop_escapes(packed: nf12.PackedWeight) -> None:
+    packed.index.zero_()
+
+
+@pytest.mark.parametrize("corrupt", [flip_payload_bit, swap_window, drop_escapes])
+@pytest.mark.parametrize("backend", ["cpu", "torch"])
+def test_a_corrupted_weight_fails(
+    script: ModuleType,
+    backend: str,
+    corrupt: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    real = validation.pack
+
+    def corrupted(weight: torch.Tensor, **options: Any) -> nf12.PackedWeight:
+        if corrupt is drop_escapes:
+            weight[0, 0] = 1.0  # large enough to be seen, and outside the window
+        packed = real(weight, base=112 if corrupt is swap_window else None, **options)
+        assert isinstance(packed, nf12.PackedWeight)
+        corrupt(packed)
+        return packed
+
+    monkeypatch.setattr(validation, "pack", corrupted)
+    assert script.main(["--backend", backend, *SMALL]) == 1
+    assert "FAILED" in capsys.readouterr().out
+
+
+def test_data_that_leave_the_range_of_the_bound_fail(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(validation, "MAX_REFERENCE", 0.01)
+    assert script.main(SMALL) == 1
+    assert "must be below 0.01" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("backend", ["hip", "cuda"])
+def test_a_backend_that_is_not_there_is_2_with_the_reason(
+    script: ModuleType, backend: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reason = nf12.backend.unavailable_reason(backend)
+    if reason is None:
+        pytest.skip(f"backend {backend} is there")
+    assert script.main(["--backend", backend, *SMALL]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and reason in captured.err and backend in captured.err
+
+
+def test_an_unknown_backend_is_2_with_the_list(
+    script: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert script.main(["--backend", "rocm"]) == 2
+    assert "auto, hip, cuda, cpu, torch" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--shapes", "4096"], ["--shapes", "0x64"], ["--m", "0"], ["--m", "-1"], ["--m", "one"]],
+    ids=" ".join,
+)
+def test_wrong_command_lines_are_2(script: ModuleType, arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        script.main(arguments)
+    assert caught.value.code == 2
+
+
+def test_a_shape_that_stays_dense_is_2(
+    script: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert script.main(["--shapes", "64x2"]) == 2
+    assert "2 x 64 would take" in capsys.readouterr().err
+
+
+def test_defaults() -> None:
+    assert len(validation.SHAPES) == 8 and len(validation.CPU_SHAPES) < 8
+    assert validation.TOKENS == (1, 8, 15, 16, 64)
+
+
+def test_the_bound_is_the_one_of_the_tests() -> None:
+    """Derived twice, compared here."""
+    x, w = activations(3, 256), realistic_weights(64, 256)
+    reference, terms = validation._reference(x, w)
+    assert torch.equal(reference, gemm_reference(x, w))
+    bound = validation._ulp_bf16(reference) / 2 + (256 / 16 + 1) * 2.0**-23 * terms
+    torch.testing.assert_close(bound, gemm_bound(x, w), rtol=1e-12, atol=0)
+    values = torch.tensor([1.0, 1.9921875, 2.0, 2.0**-126, 2.0**-133, 0.0], dtype=torch.float64)
+    expected = torch.tensor([2.0**-7, 2.0**-7, 2.0**-6] + [2.0**-133] * 3, dtype=torch.float64)
+    assert torch.equal(ulp_bf16(values), expected)
