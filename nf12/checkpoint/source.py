@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import os
 import re
@@ -17,7 +18,8 @@ from torch import Tensor
 from nf12.checkpoint.errors import CheckpointError
 from nf12.checkpoint.header import Header, TensorEntry, read_header
 from nf12.checkpoint.tensors import TORCH_DTYPES
-from nf12.packed_weight import SUFFIXES, PackedWeight
+from nf12.packed_weight import SUFFIXES, PackedWeight, meta_integers
+from nf12.packing import FormatError, tile_columns, tile_rows
 
 INDEX_SUFFIX = ".safetensors.index.json"
 # What loaders look for in a folder that holds several checkpoints.
@@ -157,6 +159,25 @@ class Checkpoint:
                 raise CheckpointError(f"{self.path}: {name!r} is there both packed and dense")
         return list(packed)
 
+    def dense_entry(self, name: str) -> TensorEntry:
+        """The tensor that the packed weight `name` decodes to, its size only.
+
+        Raises nf12.FormatError where the four integers do not fit the payload's tiles, so that
+        nothing is planned for sizes out of thin air. The rest of the check is `read_packed`'s.
+        """
+        tiles = self.entry(name + "_payload").shape
+        try:
+            _, n, k, _ = meta_integers(self.read(name + "_meta"))
+        except FormatError as error:
+            raise FormatError(f"{name}: {error}") from None
+        if (tile_rows(n), tile_columns(k)) != tiles[-3:-1] or len(tiles) not in (3, 4):
+            raise FormatError(
+                f"{name}: nf12::check: meta: a weight [{n}, {k}] does not fill a payload"
+                f" {list(tiles)}"
+            )
+        shape = (*tiles[:-3], n, k)
+        return TensorEntry(name, "BF16", shape, 0, 2 * math.prod(shape))
+
     def read_packed(self, name: str) -> PackedWeight:
         """The packed weight `name`, checked against every rule of the format.
 
@@ -256,7 +277,7 @@ class Checkpoint:
             if not isinstance(document, dict):
                 raise CheckpointError(f"{shard.path}: metadata {TIES_KEY} is not a JSON object")
             for copy, kept in document.items():
-                if copy in stored or kept not in stored:
+                if copy in stored or not isinstance(kept, str) or kept not in stored:
                     raise CheckpointError(
                         f"{shard.path}: metadata {TIES_KEY}: {copy!r} should be a copy that is not"
                         f" stored, of {kept!r:.80}, which is"

@@ -24,6 +24,7 @@ from typing import Any
 
 from nf12.checkpoint.errors import CheckpointError
 from nf12.checkpoint.header import TensorEntry, render_header
+from nf12.packing import FormatError
 
 # Work lost at most by an interruption; each sync costs about a disk flush.
 SYNC_BYTES = 256 << 20
@@ -88,6 +89,8 @@ class Staging:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if isinstance(error, FormatError):  # the source is damaged: no rerun can go on from here
+            shutil.rmtree(self.folder)
         self._journal.close()
 
     def records(self, file_name: str) -> list[dict[str, Any]]:

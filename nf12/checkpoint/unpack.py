@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from nf12.checkpoint.target import (
     write_index,
 )
 from nf12.checkpoint.tensors import bytes_of
-from nf12.packed_weight import SUFFIXES, meta_integers
+from nf12.packed_weight import SUFFIXES
 
 
 @dataclass(frozen=True)
@@ -88,19 +87,12 @@ def unpack(
     return UnpackReport(str(source), str(target), len(packed), len(entries), total, seconds)
 
 
-def dense_entry(source: Checkpoint, name: str) -> TensorEntry:
-    """What the packed weight `name` decodes to, from its payload's shape and its meta."""
-    payload = source.entry(name + "_payload").shape
-    _, n, k, _ = meta_integers(source.read(name + "_meta"))
-    return TensorEntry(name, "BF16", (*payload[:-3], n, k), 0, 2 * math.prod(payload[:-3]) * n * k)
-
-
 def _layout(source: Checkpoint, packed: list[str]) -> dict[str, list[TensorEntry]]:
     """The dense tensors of each file, in the order they are written: tied copies beside the
     tensor that was kept."""
     home = {name: source.shard_of[name + "_payload"] for name in packed}
     inside = {name + suffix for name in packed for suffix in SUFFIXES}
-    entries = {name: dense_entry(source, name) for name in packed}
+    entries = {name: source.dense_entry(name) for name in packed}
     for name, file_name in source.shard_of.items():
         if name not in inside:
             entries[name], home[name] = source.entry(name), file_name

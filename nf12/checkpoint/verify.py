@@ -16,7 +16,6 @@ from nf12.checkpoint.plan import CAST_DTYPES
 from nf12.checkpoint.progress import Progress
 from nf12.checkpoint.source import CHUNK_BYTES, Checkpoint, open_checkpoint, read_json
 from nf12.checkpoint.tensors import bytes_of, cast_to_bf16, same_bytes
-from nf12.checkpoint.unpack import dense_entry
 from nf12.packed_weight import SUFFIXES
 
 
@@ -111,7 +110,7 @@ class _Decoded:
         self.packed = checkpoint.packed_names()
         inside = {name + suffix for name in self.packed for suffix in SUFFIXES}
         dense = [name for name in checkpoint.shard_of if name not in inside]
-        self.entries = {name: dense_entry(checkpoint, name) for name in self.packed}
+        self.entries = {name: checkpoint.dense_entry(name) for name in self.packed}
         self.entries |= {name: checkpoint.entry(name) for name in dense}
         self.entries |= {copy: self.entries[kept] for copy, kept in checkpoint.ties.items()}
 

@@ -27,6 +27,7 @@ from nf12.packing import gather_spec, pack_spec
 SEED = 12
 LEVEL_VARIABLE = "NF12_CPU_LEVEL"
 TIMEOUT_S = 120
+LEVEL_PROGRAM = "from nf12.cli import selftest; selftest.print_level()"
 TOKENS = (1, 2, 7, 16, 33)
 
 
@@ -71,8 +72,7 @@ def write_report(results: list[Result], path: Path) -> None:
 
 def _run_level(level: str) -> list[Result]:
     begin = time.monotonic()
-    program = "from nf12.cli import selftest; selftest.print_level()"
-    command = [sys.executable, "-c", program, level]
+    command = [sys.executable, "-c", LEVEL_PROGRAM, level]
     environment = {**os.environ, LEVEL_VARIABLE: level}
     try:
         done = subprocess.run(
