@@ -54,14 +54,17 @@ def resolve_backend(
     unknown name, BackendUnavailable with the reason for one that cannot run here.
     """
     device_type = device.type if isinstance(device, torch.device) else torch.device(device).type
-    backend: Backend = _resolve(str(Backend(name)), device_type)
-    return backend
+    return _resolve(str(Backend(name)), device_type)
+
+
+def _resolve(name: str, device_type: str) -> Backend:
+    return _resolve_once(name, device_type)
 
 
 # Traced code takes the answer as a constant: neither the environment nor files belong in a graph.
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _resolve(name: str, device_type: str) -> Backend:
-    return _resolve_once(name, device_type)
+# This is what torch.compiler.assume_constant_result sets; calling it would import torch._dynamo,
+# which doubles the time of `import nf12`.
+_resolve._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @functools.cache
