@@ -8,7 +8,7 @@ namespace nf12::cpu {
 
 struct GemmKernel {
   size_t (*workspace_bytes)(int64_t m, int64_t n, int64_t k);
-  void (*run)(const GemmArgs& args, const Parallel& parallel);
+  void (*run)(const GemmArgs& args, const Parallel& parallel);  // m >= 1
 };
 
 extern const GemmKernel kGemmPortable;
