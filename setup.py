@@ -24,6 +24,15 @@ def torch_folder() -> str:
     return spec.submodule_search_locations[0]
 
 
+def check_tools() -> None:
+    """One sentence for what the build lacks, before CMake's hundred lines."""
+    torch_folder()
+    if shutil.which("cmake") is None:
+        sys.exit("nf12 builds with CMake >= 3.22 and found none: `pip install cmake`")
+    if importlib.util.find_spec("pybind11") is None:
+        sys.exit("nf12 builds with pybind11 >= 2.13 and found none: `pip install pybind11`")
+
+
 class CMakeBuild(build_ext):
     """Configures, builds and installs into the package folder."""
 
@@ -55,7 +64,7 @@ class CMakeBuild(build_ext):
         return {}
 
 
-if "sdist" not in sys.argv and "egg_info" not in sys.argv and "clean" not in sys.argv:
-    torch_folder()
+if not {"sdist", "egg_info", "clean"} & set(sys.argv):
+    check_tools()
 
 setup(ext_modules=[Extension("nf12._C", sources=[])], cmdclass={"build_ext": CMakeBuild})
