@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools import __version__ as setuptools_version
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
@@ -64,6 +65,11 @@ class CMakeBuild(build_ext):
         return {}
 
 
+if int(setuptools_version.split(".")[0]) < 77:  # older ones do not read pyproject.toml's licence
+    sys.exit(
+        f"nf12 builds with setuptools >= 77, this is {setuptools_version}: "
+        "`pip install -U setuptools`"
+    )
 if not {"sdist", "egg_info", "clean"} & set(sys.argv):
     check_tools()
 
