@@ -13,7 +13,7 @@ from rich.text import Text
 from nf12.checkpoint import ConvertReport, InspectReport, UnpackReport, VerifyReport
 
 SHOWN_DIFFERENCES = 10
-TABLE_WIDTH = 200  # in a pipe nothing tells the width, and names must not be cut
+PIPE_WIDTH = 10_000  # nothing tells the width of a pipe, and names must not be cut there
 
 
 def size(nbytes: float) -> str:
@@ -97,7 +97,8 @@ def print_inspect(report: InspectReport, top: int) -> None:
         f" {report.dense_tensors} dense tensors, {size(report.dense_bytes)}"
     )
     table = Table(box=None, pad_edge=False)
-    table.add_column(f"the {min(top, len(report.weights))} weights with most escapes")
+    shown = min(top, len(report.weights))
+    table.add_column(f"the {shown} weights with most escapes", overflow="fold")
     for heading in ("shape", "bits", "escapes", "rate", "window", "clean", "listed", "raw tiles"):
         table.add_column(heading, justify="right")
     for w in report.worst[:top]:
@@ -142,4 +143,4 @@ def print_info(info: dict[str, Any]) -> None:
 
 def console() -> Console:
     standard = Console()
-    return standard if standard.is_terminal else Console(width=TABLE_WIDTH)
+    return standard if standard.is_terminal else Console(width=PIPE_WIDTH)
