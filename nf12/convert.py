@@ -12,12 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nf12.embedding import Embedding
 from nf12.functional import pack
-from nf12.linear import Linear, _cast_bias
-from nf12.packed_module import PackedModule
-from nf12.packed_parameter import pack_parameter, tie_parameter
 from nf12.packed_weight import CastReport, PackedWeight, StaysDense
+from nf12.placement import Parents, Use, parents_of, place, reason_to_stay_dense
 
 
 @dataclass(frozen=True)
@@ -95,19 +92,6 @@ class ConversionReport:
         return "\n".join(lines + reasons)
 
 
-@dataclass(frozen=True)
-class _Use:
-    """One place that holds a weight: parameter `parameter` of `module`."""
-
-    module: nn.Module
-    parameter: str
-    paths: tuple[str, ...]  # of the module in the model, "" for the model itself
-
-    @property
-    def names(self) -> list[str]:
-        return [f"{path}.{self.parameter}" if path else self.parameter for path in self.paths]
-
-
 def convert_model(
     model: nn.Module,
     include: str | Sequence[str] | None = None,
@@ -128,7 +112,7 @@ def convert_model(
     Returns a report of every parameter, with the reason for each that stays dense.
     """
     wanted, refused = _globs(include), _globs(exclude)
-    parents = _parents(model)
+    parents = parents_of(model)
     report = ConversionReport()
     groups = _uses_by_weight(model)
     while groups:
@@ -143,26 +127,16 @@ def _globs(patterns: str | Sequence[str] | None) -> tuple[str, ...] | None:
     return tuple(patterns)
 
 
-def _parents(model: nn.Module) -> dict[int, list[tuple[nn.Module, str]]]:
-    """By id of a module: each (parent, name) that it hangs at."""
-    parents: dict[int, list[tuple[nn.Module, str]]] = {}
-    for parent in model.modules():
-        for name, child in parent._modules.items():
-            if child is not None:
-                parents.setdefault(id(child), []).append((parent, name))
-    return parents
-
-
-def _uses_by_weight(model: nn.Module) -> list[list[_Use]]:
+def _uses_by_weight(model: nn.Module) -> list[list[Use]]:
     """Every parameter's uses, shared ones together, in the order of the model."""
     paths: dict[nn.Module, list[str]] = {}
     for path, module in model.named_modules(remove_duplicate=False):
         paths.setdefault(module, []).append(path)
-    groups: dict[Any, list[_Use]] = {}
+    groups: dict[Any, list[Use]] = {}
     for module in paths:
         for name, parameter in module._parameters.items():
             if parameter is not None:
-                use = _Use(module, name, tuple(paths[module]))
+                use = Use(module, name, tuple(paths[module]))
                 groups.setdefault(_identity(parameter), []).append(use)
     return list(groups.values())
 
@@ -178,8 +152,8 @@ def _identity(parameter: Tensor) -> Any:
 
 
 def _convert(
-    uses: list[_Use],
-    parents: dict[int, list[tuple[nn.Module, str]]],
+    uses: list[Use],
+    parents: Parents,
     include: tuple[str, ...] | None,
     exclude: tuple[str, ...] | None,
     cast: bool,
@@ -196,9 +170,9 @@ def _convert(
         packed = pack(weight, cast=cast)
         if isinstance(packed, PackedWeight):
             del weight
-            owner = _replace(first, packed, None, parents, cast)
+            owner = place(first, packed, parents, cast=cast)
             for use in others:
-                _replace(use, packed, (owner, first.parameter), parents, cast)
+                place(use, packed, parents, owner=(owner, first.parameter), cast=cast)
             sizes = (packed.base, dense_bytes, packed.nbytes)
             report.packed.append(PackedEntry(name, aliases, shape, *sizes, packed.cast))
             return
@@ -211,9 +185,9 @@ def _convert(
 
 
 def _reason_for_dense(
-    uses: list[_Use],
+    uses: list[Use],
     weight: Tensor,
-    parents: dict[int, list[tuple[nn.Module, str]]],
+    parents: Parents,
     include: tuple[str, ...] | None,
     exclude: tuple[str, ...] | None,
     cast: bool,
@@ -232,74 +206,9 @@ def _reason_for_dense(
     castable = cast and weight.dtype in (torch.float16, torch.float32)
     if weight.dtype != torch.bfloat16 and not castable:
         return f"dtype is {weight.dtype}"
-    reasons = (_reason_of_module(use, parents, cast) for use in uses)
+    reasons = (reason_to_stay_dense(use, parents, cast=cast) for use in uses)
     return next((reason for reason in reasons if reason), None)
 
 
 def _matches(names: list[str], globs: tuple[str, ...]) -> bool:
     return any(fnmatch.fnmatchcase(name, glob) for name in names for glob in globs)
-
-
-def _reason_of_module(
-    use: _Use, parents: dict[int, list[tuple[nn.Module, str]]], cast: bool
-) -> str | None:
-    module = use.module
-    if isinstance(module, nn.utils.parametrize.ParametrizationList):
-        return "is the source of a parametrization"
-    if isinstance(module, nn.RNNBase):
-        return f"{type(module).__name__} keeps references to its weights"
-    if getattr(module, "max_norm", None) is not None:
-        return "max_norm rescales rows in place"
-    if not _is_replaced(use):
-        return None
-    kind = type(module).__name__
-    if id(module) not in parents:
-        return f"the model itself is the {kind}: use nf12.{kind}.from_{kind.lower()}"
-    hooks = [name for name in _HOOKS if getattr(module, name)]
-    if hooks or "forward" in module.__dict__:
-        return f"the {kind} has {'hooks' if hooks else 'a forward of its own'}"
-    if isinstance(module, nn.Embedding) and (module.sparse or module.scale_grad_by_freq):
-        return "sparse and scale_grad_by_freq are for training"
-    if isinstance(module, nn.Linear) and module.bias is not None:
-        dtype = module.bias.dtype
-        if dtype != torch.bfloat16 and not (cast and dtype in (torch.float16, torch.float32)):
-            return f"bias has dtype {dtype}"
-    return None
-
-
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-
-
-# ---- what takes its place -----------------------------------------------------------------------
-
-
-def _is_replaced(use: _Use) -> bool:
-    """A subclass may have a forward of its own: only the exact types are replaced."""
-    return type(use.module) in (nn.Linear, nn.Embedding) and use.parameter == "weight"
-
-
-def _replace(
-    use: _Use,
-    packed: PackedWeight,
-    owner: tuple[PackedModule, str] | None,
-    parents: dict[int, list[tuple[nn.Module, str]]],
-    cast: bool,
-) -> PackedModule:
-    """Puts `packed`, or the weight that `owner` holds already, where the use has its parameter."""
-    old = use.module
-    if not _is_replaced(use):
-        if owner is None:
-            return pack_parameter(old, use.parameter, packed)
-        return tie_parameter(old, use.parameter, *owner)
-    new: PackedModule
-    if isinstance(old, nn.Linear):
-        new = Linear(packed, _cast_bias(old.bias, cast))
-    else:
-        assert isinstance(old, nn.Embedding)
-        new = Embedding(packed, old.padding_idx)
-    if owner is not None:
-        new.tie("weight", *owner)
-    new.train(old.training)
-    for parent, name in parents[id(old)]:
-        parent._modules[name] = new
-    return new

@@ -54,7 +54,7 @@ class Linear(PackedModule):
         packed = pack(linear.weight, base=base, cast=cast)
         if isinstance(packed, StaysDense):
             raise ValueError(f"nf12.Linear: {packed.reason}")
-        module = cls(packed, _cast_bias(linear.bias, cast))
+        module = cls(packed, cast_bias(linear.bias, cast))
         return module.train(linear.training)
 
     @classmethod
@@ -108,7 +108,8 @@ class Linear(PackedModule):
         return tensors
 
 
-def _cast_bias(bias: nn.Parameter | None, cast: bool) -> nn.Parameter | None:
+def cast_bias(bias: nn.Parameter | None, cast: bool) -> nn.Parameter | None:
+    """The bias itself, or with `cast` a new one rounded to BF16."""
     if bias is None or not cast or bias.dtype == torch.bfloat16:
         return bias
     return nn.Parameter(bias.detach().to(torch.bfloat16), bias.requires_grad)

@@ -63,10 +63,24 @@ class PackedModule(nn.Module):
         """Makes weight `name` the one that `owner` holds. Moves, copies and loads of the model keep
         them one; state dicts hold it once, under the owner's name."""
         self._packed_state()
-        if self._packed_sizes.pop(name, None):
+        if name in self.packed_names():
+            self.release(name)
+        self._packed_owner[name] = owner.owner_of(owner_name)
+
+    def packed_names(self) -> list[str]:
+        """Names of the packed weights, tied ones included."""
+        return [*self._packed_sizes, *self._packed_owner]
+
+    def owner_of(self, name: str) -> tuple[PackedModule, str]:
+        """The module that holds weight `name`, and its name there: (self, name) unless tied."""
+        return self._packed_owner.get(name, (self, name))
+
+    def release(self, name: str) -> None:
+        """Forgets weight `name` and its buffers."""
+        if self._packed_owner.pop(name, None) is None:
+            del self._packed_sizes[name]
             for suffix in SUFFIXES:
                 del self._buffers[name + suffix]
-        self._packed_owner[name] = owner._packed_owner.get(owner_name, (owner, owner_name))
 
     def _packed_state(self) -> None:
         if "_packed_sizes" not in self.__dict__:

@@ -43,6 +43,19 @@ def tie_parameter(
     return host
 
 
+def unpack_parameter(module: PackedModule, name: str, parameter: nn.Parameter) -> nn.Module:
+    """Undoes `pack_parameter`: `parameter` takes the place of packed weight `name`."""
+    module.release(name)
+    names = module.packed_names()
+    base: type[nn.Module] = type(module)._unpacked_class  # type: ignore[attr-defined]
+    kind = _subclass(base, tuple(sorted(names))) if names else base
+    module.__class__ = kind  # type: ignore[assignment]
+    if not names:
+        del module._packed_sizes, module._packed_owner
+    module.register_parameter(name, parameter)
+    return module
+
+
 def _host(module: nn.Module, name: str) -> PackedModule:
     base = getattr(type(module), "_unpacked_class", type(module))
     names = {*getattr(type(module), "_packed_names", ()), name}

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 import nf12
 from nf12 import ConversionReport, Embedding, FormatError, Linear, PackedWeight, convert_model
 from nf12.packed_module import PackedModule
-from nf12.packed_parameter import pack_parameter
+from nf12.packed_parameter import pack_parameter, unpack_parameter
 
 BF16 = torch.bfloat16
 
@@ -412,6 +412,20 @@ def test_pack_parameter_refuses() -> None:
         pack_parameter(Experts(), "other", packed)
     with pytest.raises(ValueError, match=r"parameter up .*\[3, 64, 128\]"):
         pack_parameter(Experts(), "up", packed)
+
+
+def test_parameters_are_unpacked_again_one_by_one() -> None:
+    model, x = Experts(), activations(4, 128)
+    expected = model(x)
+    convert_model(model)
+    for name in ("up", "down"):
+        assert isinstance(model, PackedModule)
+        dense = nn.Parameter(model.unpack_weight(name))
+        assert unpack_parameter(model, name, dense) is model
+        assert model._parameters[name] is dense
+    assert type(model) is Experts and list(model.buffers()) == []
+    assert_bits_equal(model(x).detach(), expected.detach())
+    assert len(convert_model(model).packed) == 2
 
 
 def test_parameter_lists_and_dicts() -> None:
