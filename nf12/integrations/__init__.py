@@ -1,4 +1,4 @@
-"""Integrations with other libraries: each is set up when its library is there, and costs nothing else.
+"""Integrations with other libraries. Where the library is missing or unused, they cost nothing.
 
 `register_all` runs with `import nf12`. A library that is already imported is told about nf12 at
 once; one that is imported later is told then. No library is imported for it.

@@ -1,8 +1,8 @@
 """transformers: `from_pretrained` of packed checkpoints, packing while loading, saving.
 
     import nf12
-    model = AutoModelForCausalLM.from_pretrained("a converted checkpoint")
-    model = AutoModelForCausalLM.from_pretrained("a BF16 checkpoint", quantization_config=Nf12Config())
+    model = AutoModelForCausalLM.from_pretrained(converted)
+    model = AutoModelForCausalLM.from_pretrained(bf16, quantization_config=Nf12Config())
 
 `import nf12` registers the quantization method "nf12"; nothing here has to be imported for it.
 """
@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 # First of all: what waits for this import (nf12.integrations) needs the modules below complete.
-import transformers.quantizers.auto  # noqa: F401, I001
+import transformers.quantizers.auto  # noqa: F401
 
 from nf12.integrations.transformers.config import Nf12Config
 from nf12.integrations.transformers.quantizer import Nf12HfQuantizer

@@ -9,17 +9,17 @@ from typing import Any
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from nf12.functional import check_bits
+from nf12.packing import FORMAT_VERSION
 
 QUANT_METHOD = "nf12"
-VERSION = 1
 
 
-class Nf12Config(QuantizationConfigMixin):  # type: ignore[misc]
+class Nf12Config(QuantizationConfigMixin):
     """Lossless 12-bit storage of BF16 weights.
 
     Args:
         bits: 12; anything else is refused with the reason.
-        version: of the storage format, 1.
+        version: of the storage format.
         include: globs on the parameter's qualified name; only these are packed while loading.
             Without, every 2-D and 3-D parameter that shrinks is.
         exclude: globs of what stays dense.
@@ -31,18 +31,19 @@ class Nf12Config(QuantizationConfigMixin):  # type: ignore[misc]
     def __init__(
         self,
         bits: int = 12,
-        version: int = VERSION,
+        version: int = FORMAT_VERSION,
         include: Sequence[str] | None = None,
         exclude: Sequence[str] | None = None,
         **other: Any,
     ) -> None:
         check_bits(bits)
-        if version != VERSION:
+        if version != FORMAT_VERSION:
             raise ValueError(
-                f"nf12: the checkpoint has format version {version}, this package reads {VERSION};"
-                " a newer nf12 is needed"
+                f"nf12: the checkpoint has format version {version}, this package reads"
+                f" {FORMAT_VERSION}: a newer nf12 is needed"
             )
-        self.quant_method = QUANT_METHOD
+        # transformers types it as an enum of its own methods, and takes strings from others.
+        self.quant_method = QUANT_METHOD  # type: ignore[assignment]
         self.bits = bits
         self.version = version
         self.include = list(include) if include is not None else None

@@ -11,12 +11,12 @@ that know dense names only. A packed weight therefore passes them under its plai
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.core_model_loading import (
     ConversionOps,
     WeightConverter,
@@ -73,24 +73,20 @@ def loading_transforms(
 ) -> list[WeightTransform]:
     """The model's transforms, extended so that they take packed weights."""
     renamings = [t for t in transforms if isinstance(t, WeightRenaming)]
-    converters = [t for t in transforms if isinstance(t, WeightConverter)]
     plain: dict[str, str] = {}  # by name after the model's renamings
     for name in sorted(set(names.values())):
         renamed = name
         for renaming in renamings:
             renamed, _ = renaming.rename_source_key(renamed)
         plain[renamed] = name
-    merged = {
-        id(converter)
-        for renamed in plain
-        for converter in converters
-        if converter.rename_source_key(renamed)[1] is not None
-    }
-    return [
-        PlainNames(names),
-        *(MergePacked.of(t, names, places) if id(t) in merged else t for t in transforms),
-        LoadPacked(names, places, frozenset(plain)),
-    ]
+    extended: list[WeightTransform] = [PlainNames(names)]
+    for transform in transforms:
+        if isinstance(transform, WeightConverter) and any(
+            transform.rename_source_key(name)[1] is not None for name in plain
+        ):
+            transform = MergePacked.of(transform, names, places)
+        extended.append(transform)
+    return [*extended, LoadPacked(names, places, frozenset(plain))]
 
 
 def saving_transforms(
@@ -115,7 +111,7 @@ def _makes_any(converter: WeightConverter, names: Iterable[str]) -> bool:
     return any(reverse.rename_source_key(name)[1] is not None for name in names)
 
 
-class PlainNames(WeightRenaming):  # type: ignore[misc]
+class PlainNames(WeightRenaming):
     """First renaming of all: the key of any of the four tensors becomes the weight's name."""
 
     def __init__(self, names: PackedNames) -> None:
@@ -126,12 +122,14 @@ class PlainNames(WeightRenaming):  # type: ignore[misc]
         return self.names.get(source_key, source_key), None
 
 
-class PackedCollector(WeightConverter):  # type: ignore[misc]
+class PackedCollector(WeightConverter):
     """A converter that remembers the key of each tensor it is given."""
 
     names: PackedNames
 
-    def add_tensor(self, target_key: str, source_key: str, source_pattern: str, future: Any) -> None:
+    def add_tensor(
+        self, target_key: str, source_key: str, source_pattern: str, future: Any
+    ) -> None:
         super().add_tensor(target_key, source_key, source_pattern, future)
         self.__dict__.setdefault("keys", {}).setdefault(source_pattern, []).append(source_key)
 
@@ -198,7 +196,7 @@ class LoadPacked(PackedCollector):
     def convert(
         self,
         layer_name: str,
-        model: nn.Module,
+        model: Any = None,
         config: Any = None,
         hf_quantizer: Any = None,
         loading_info: Any = None,
@@ -222,7 +220,7 @@ class LoadPacked(PackedCollector):
         return {}
 
 
-class Pack(ConversionOps):  # type: ignore[misc]
+class Pack(ConversionOps):
     """Packs and places dense weights: while loading a dense checkpoint, and after a merge."""
 
     def __init__(self, places: Places) -> None:
@@ -230,21 +228,19 @@ class Pack(ConversionOps):  # type: ignore[misc]
 
     def convert(
         self,
-        input_dict: Mapping[str, Any],
-        source_patterns: list[str] | None = None,
-        target_patterns: list[str] | None = None,
-        *,
-        missing_keys: set[str],
-        **_: Any,
-    ) -> dict[str, Tensor]:
-        dense: dict[str, Tensor] = {}
+        input_dict: dict[str, Any],
+        source_patterns: list[str],
+        target_patterns: list[str],
+        **context: Any,
+    ) -> dict[str, list[Tensor]]:
+        dense: dict[str, list[Tensor]] = {}
         for name, value in input_dict.items():
             weight = value[0] if isinstance(value, list) else value
             if (packed := self._pack(name, weight)) is not None:
-                self.places.place(name, packed, missing_keys)
+                self.places.place(name, packed, context["missing_keys"])
             else:
                 parameter = self.places.parameter(name)
-                dense[name] = weight if parameter is None else weight.to(parameter.dtype)
+                dense[name] = [weight if parameter is None else weight.to(parameter.dtype)]
         return dense
 
     def _pack(self, name: str, weight: Tensor) -> PackedWeight | None:

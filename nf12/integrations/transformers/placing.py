@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from transformers.utils import logging
 
-from nf12.convert import _parents, _reason_of_module, _replace, _Use
 from nf12.embedding import Embedding
 from nf12.linear import Linear
 from nf12.packed_module import PackedModule
 from nf12.packed_weight import SUFFIXES, PackedWeight
+from nf12.placement import Use, parents_of, place, reason_to_stay_dense
 
 logger = logging.get_logger(__name__)
 
@@ -31,7 +31,7 @@ class Places:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self.parents = _parents(model)
+        self.parents = parents_of(model)
         self.ties: dict[str, str] = {}  # source by target, taken from transformers
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Places:
@@ -47,12 +47,12 @@ class Places:
         """Whether `name` is a parameter, of a module that lets it be packed."""
         if self.parameter(name) is None:
             return False
-        return _reason_of_module(self._find(name), self.parents, cast=False) is None
+        return reason_to_stay_dense(self._find(name), self.parents) is None
 
     def place(self, name: str, packed: PackedWeight, missing: set[str]) -> None:
         """Replaces the parameter `name` by `packed`, of the same shape, and takes it from the names
         that are still `missing`; likewise those that will be tied to it."""
-        module = _replace(self._find(name), packed, None, self.parents, cast=False)
+        module = place(self._find(name), packed, self.parents)
         if not any(tensor.device.type == "meta" for tensor in _own_tensors(module)):
             # Else transformers would run its random initialisation over an unpacked copy.
             module.__dict__["_is_hf_initialized"] = True
@@ -79,13 +79,13 @@ class Places:
         if not any(_is_packed(use) for use in ends):
             return False
         owner, other = ends if _is_packed(ends[0]) else reversed(ends)
-        weight = self.parameter(other.name)
+        weight = other.module._parameters.get(other.parameter)
         if weight is not None and weight.device.type == "meta":
             packed = _module(owner).packed(owner.parameter)
-            _replace(other, packed, (_module(owner), owner.parameter), self.parents, cast=False)
+            place(other, packed, self.parents, owner=(_module(owner), owner.parameter))
         return True
 
-    def _tie_if_equal(self, source: _Use, target: _Use) -> None:
+    def _tie_if_equal(self, source: Use, target: Use) -> None:
         first = _module(source).operands(source.parameter)
         second = _module(target).operands(target.parameter)
         pairs = zip(first[:3], second[:3], strict=True)
@@ -93,22 +93,26 @@ class Places:
             _module(target).tie(target.parameter, _module(source), source.parameter)
         else:
             logger.warning(
-                f"nf12: the model ties {target.name} to {source.name}, the checkpoint holds both"
-                " with different values: they are not tied"
+                f"nf12: {target.names[0]} and {source.names[0]}, which the model ties, are both in"
+                " the checkpoint with different values: they are not tied"
             )
 
-    def _find(self, name: str) -> _Use:
+    def _find(self, name: str) -> Use:
         path, _, parameter = name.rpartition(".")
-        return _Use(self.model.get_submodule(path), parameter, path)
+        return Use(self.model.get_submodule(path), parameter, (path,))
 
 
-def _module(use: _Use) -> PackedModule:
+def _module(use: Use) -> PackedModule:
     assert isinstance(use.module, PackedModule)
     return use.module
 
 
-def _is_packed(use: _Use) -> bool:
-    return isinstance(use.module, PackedModule) and use.parameter in _names(use.module)
+def _is_packed(use: Use) -> bool:
+    return isinstance(use.module, PackedModule) and use.parameter in use.module.packed_names()
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
 
 
 def _names(module: PackedModule) -> list[str]:
@@ -118,7 +122,7 @@ def _names(module: PackedModule) -> list[str]:
 def packed_parameters(model: nn.Module) -> list[str]:
     """Names of the packed weights of `model`, each name of a tied one."""
     return [
-        f"{path}.{name}" if path else name
+        _join(path, name)
         for path, module in model.named_modules()
         if isinstance(module, PackedModule)
         for name in _names(module)
@@ -138,9 +142,10 @@ def _hide_ties(model: nn.Module, names: set[str]) -> None:
     for path, module in model.named_modules():
         if not hasattr(module, "get_expanded_tied_weights_keys"):
             continue
-        prefix = f"{path}." if path else ""
         ties = module.get_expanded_tied_weights_keys()
-        kept = {target: source for target, source in ties.items() if prefix + target not in names}
+        kept = {
+            target: source for target, source in ties.items() if _join(path, target) not in names
+        }
         if len(kept) < len(ties):
             module.__dict__[HIDDEN_TIES] = module._tied_weights_keys
             module.__dict__["_tied_weights_keys"] = kept
@@ -157,19 +162,20 @@ def _show_ties(model: nn.Module) -> None:
 
 def restore(model: nn.Module) -> None:
     """Makes every packed weight of `model` a dense parameter again, tied ones one parameter."""
-    parents = _parents(model)
+    parents = parents_of(model)
+    ties: dict[str, str] = model.all_tied_weights_keys  # type: ignore[assignment]
     dense: dict[tuple[int, str], tuple[str, nn.Parameter]] = {}
     packed = [(path, m) for path, m in model.named_modules() if isinstance(m, PackedModule)]
     for path, module in packed:
         parameters = {}
         for name in _names(module):
             owner, owner_name = module._packed_owner.get(name, (module, name))
-            key = (id(owner), owner_name)
+            key, full_name = (id(owner), owner_name), _join(path, name)
             if key not in dense:
-                dense[key] = (f"{path}.{name}", nn.Parameter(module.unpack_weight(name)))
+                dense[key] = (full_name, nn.Parameter(module.unpack_weight(name)))
             source, parameters[name] = dense[key]
-            if source != f"{path}.{name}":
-                model.all_tied_weights_keys[f"{path}.{name}"] = source  # type: ignore[index,operator]
+            if source != full_name:
+                ties[full_name] = source
         new = _dense_module(module, parameters)
         for parent, child in parents.get(id(module), []):
             parent._modules[child] = new
@@ -181,7 +187,7 @@ def _dense_module(module: PackedModule, parameters: dict[str, nn.Parameter]) -> 
     new: nn.Module
     if isinstance(module, Linear):
         new = nn.Linear(module.in_features, module.out_features, False, device="meta")
-        new.bias = module.bias
+        new.register_parameter("bias", module.bias)
     elif isinstance(module, Embedding):
         size = module.num_embeddings, module.embedding_dim
         new = nn.Embedding(*size, module.padding_idx, device="meta")
@@ -190,7 +196,7 @@ def _dense_module(module: PackedModule, parameters: dict[str, nn.Parameter]) -> 
             for suffix in SUFFIXES:
                 del module._buffers[name + suffix]
         new = module
-        new.__class__ = type(module)._unpacked_class
+        new.__class__ = type(module)._unpacked_class  # type: ignore[attr-defined]
         for state in ("_packed_sizes", "_packed_owner"):
             del new.__dict__[state]
     new._parameters.update(parameters)

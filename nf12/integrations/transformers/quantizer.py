@@ -26,14 +26,14 @@ BYTES_A_WEIGHT = BITS / 8
 logger = logging.get_logger(__name__)
 
 
-class Nf12HfQuantizer(HfQuantizer):  # type: ignore[misc]
+class Nf12HfQuantizer(HfQuantizer):
     """Loads packed checkpoints (pre_quantized) and packs dense ones while loading."""
 
     quantization_config: Nf12Config
 
     def validate_environment(self, *args: Any, device_map: Any = None, **kwargs: Any) -> None:
         if isinstance(device_map, dict) and "disk" in device_map.values():
-            raise ValueError("nf12: device_map has 'disk': packed weights cannot be offloaded there")
+            raise ValueError("nf12: device_map has 'disk', packed weights are not offloaded there")
 
     def update_dtype(self, dtype: torch.dtype) -> torch.dtype:
         if dtype == torch.bfloat16:
