@@ -6,10 +6,9 @@
 #include "csrc/format/escapes.hpp"
 
 namespace nf12::cpu {
-namespace {
 
 // Four independent chains: one alone would wait for a multiplication on every word.
-uint64_t hash_tile(const uint16_t* tile) {
+uint64_t hash_tile(const uint16_t* weights) {
   constexpr int kChains = 4;
   constexpr int kWords = kTileWeights * sizeof(uint16_t) / sizeof(uint64_t);
   uint64_t hash[kChains] = {1, 2, 3, 4};
@@ -19,13 +18,11 @@ uint64_t hash_tile(const uint16_t* tile) {
   };
   for (int i = 0; i < kWords; i += kChains) {
     uint64_t words[kChains];
-    std::memcpy(words, tile + 4 * i, sizeof(words));
+    std::memcpy(words, weights + 4 * i, sizeof(words));
     for (int j = 0; j < kChains; ++j) hash[j] = mix(hash[j], words[j]);
   }
   return mix(mix(mix(hash[0], hash[1]), hash[2]), hash[3]);
 }
-
-}  // namespace
 
 int64_t RawTiles::find_or_add(int64_t tile, int64_t quad) {
   uint16_t weights[kTileWeights];

@@ -7,6 +7,9 @@
 
 namespace nf12::cpu {
 
+// Of a tile's 1,024 weights. Equal hashes only make a comparison worth its time.
+uint64_t hash_tile(const uint16_t* weights);
+
 // The raw tiles met so far, by content. Padding counts as +0, as it does in the table.
 class RawTiles {
  public:

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "csrc/cpu/pack_kernels.hpp"
+#include "csrc/cpu/pack_table.hpp"
 #include "csrc/format/escapes.hpp"
 #include "tests/cpp/codec.hpp"
 
@@ -125,6 +125,26 @@ TEST(equal_raw_tiles_share_their_table) {
   // The tiles of rows 16..24 and of columns 192..199 have padding, which is +0 like the rest.
   EXPECT(packed.escapes.size() == 3 * 512, packed.escapes.size(), " entries");
   EXPECT(packed.index[3] == kRawCount && packed.index[7] == kRawCount, "first quad not shared");
+}
+
+// Two tiles made to collide: each step of the hash can be undone by the next word of its chain.
+TEST(raw_tiles_are_compared_by_content) {
+  constexpr int kWord = 248, kNext = 252;  // of 256: neighbours in one of four chains
+  Weights w(1, 32, 64);
+  std::fill(w.storage->data(), w.storage->data() + w.storage->size(), uint16_t{0});
+  auto* second = reinterpret_cast<uint64_t*>(w.storage->data() + kTileWeights);
+  uint64_t chain = 1;
+  const auto step = [](uint64_t state, uint64_t word) {
+    state = (state ^ word) * 0x9E3779B97F4A7C15u;
+    return state ^ state >> 29;
+  };
+  for (int i = 0; i < kWord; i += 4) chain = step(chain, 0);
+  second[kWord] = 1;
+  second[kNext] = step(chain, 0) ^ step(chain, 1);
+  EXPECT(cpu::hash_tile(w.storage->data()) == cpu::hash_tile(w.storage->data() + kTileWeights),
+         "the tiles were meant to collide: has the hash changed?");
+  const PackedBytes packed = expect_round_trip(w, -1, "colliding tiles");
+  EXPECT(packed.escapes.size() == 2 * 512, packed.escapes.size(), " entries");
 }
 
 TEST(narrow_tiles_never_need_more_than_they_have) {
