@@ -1,25 +1,31 @@
-// The only file that asks which compiler it is under. Host builds see the host policy; GPU policies
-// join here with their kernels.
+// The only file that asks which compiler it is under. It picks the policy whose words every kernel
+// is written in; the words mean the same everywhere:
+//
+//   wave    32 lanes that run one instruction (AMD: wave32, NVIDIA: warp, host model: 32 fibers)
+//   block   waves that share memory and meet at sync_block()
+//   uniform a value that all 32 lanes of a wave hold alike; it may live in a scalar register
+//
+//   lane() wave() block_x() block_y()       who runs; wave() is uniform
+//   load_stream16(base, offset)             16 bytes of weights, read once, past the near caches
+//   load16 load4 load2 (base, offset)       global memory: uniform base, a lane's offset in bytes
+//   store4 store2 (pointer, value)
+//   uniform_load<words>(base, offset)       same address in every lane
+//   broadcast(value, lane)                  one lane's value for the whole wave
+//   dot2 permute_bytes merge_bits           BF16 pairs and their bits; replace_bits in place
+//   replace16(w, slot, mask, value)         one of sixteen registers, chosen by a uniform number
+//   in_register(value)                      a uniform value the compiler may not take apart
+//   arrive(words) settle(value)             fences for one value: its uses stay below, its making
+//   hold_order()                            above; and one for all that the scheduler could move
+//   reread_arguments(params)                for rare paths: frees the registers elsewhere
+//   NF12_SHARED(type, name, count)          memory of a block: name.load(i), name.store(i, value)
 #pragma once
-#include <bit>
+#include <cstddef>
+#include <cstdint>
 
-#if defined(__CUDACC__) || defined(__HIP__)
-#define NF12_INLINE __host__ __device__ __attribute__((always_inline)) inline
+#if defined(__HIP__)
+#include "csrc/arch/gfx12/policy.hpp"
+#elif defined(__CUDACC__)
+#include "csrc/arch/nvidia/policy.hpp"
 #else
-// always_inline: a header function compiled once with AVX-512 flags must never be the copy that the
-// linker keeps for a portable caller.
-#define NF12_INLINE __attribute__((always_inline)) inline
+#include "csrc/arch/host/policy.hpp"
 #endif
-
-namespace nf12 {
-
-static_assert(std::endian::native == std::endian::little, "code words are read as they lie");
-
-// Whether the *_avx*.cpp and *_amx.cpp files are part of this build.
-#if defined(__x86_64__)
-inline constexpr bool kX86 = true;
-#else
-inline constexpr bool kX86 = false;
-#endif
-
-}  // namespace nf12

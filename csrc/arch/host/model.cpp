@@ -1,0 +1,347 @@
+#include "csrc/arch/host/model.hpp"
+
+#include <ucontext.h>
+
+#include <exception>
+#include <map>
+#include <memory>
+#include <random>
+#include <sstream>
+
+#include "csrc/arch/host/policy.hpp"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#define NF12_FIBERS_UNDER_ASAN 1
+#else
+#define NF12_FIBERS_UNDER_ASAN 0
+#endif
+
+namespace nf12::arch::host {
+
+// One word of shared memory; lanes and epochs of its last accesses, -1 for none.
+struct SharedWord {
+  uint32_t bits = 0;
+  int writer = -1, write_epoch = -1;
+  int reader = -1, read_epoch = -1;
+  bool several_readers = false;
+};
+
+struct SharedArray {
+  std::string name;
+  std::vector<SharedWord> words;
+};
+
+namespace {
+
+constexpr size_t kStackBytes = 256 * 1024;
+
+enum class State { kReady, kAtWave, kAtBlock, kDone };
+
+// What a lane passed to a uniform word or brought to a meeting.
+struct Passed {
+  const char* word;
+  uint64_t value;
+};
+
+struct Fiber {
+  ucontext_t context;
+  std::unique_ptr<char[]> stack;
+  State state = State::kReady;
+  Passed meeting = {"", 0};
+  size_t uniform_words = 0;   // how many uniform words this lane has passed
+  uint64_t broadcasts = 0;    // meetings of the wave so far
+  uint32_t deposits[2] = {};  // the last two values brought to a broadcast: a lane may be one ahead
+};
+
+struct Block {
+  const Launch& launch;
+  const std::function<void()>& kernel;
+  std::mt19937_64& random;
+  int x, y;
+  std::vector<std::vector<uint8_t>>& written;  // per buffer and byte, over all blocks
+  std::vector<Fiber> fibers = {};
+  std::vector<std::vector<Passed>> uniform = {};  // per wave, as its first lane passed them
+  std::map<std::string, SharedArray> shared = {};
+  ucontext_t scheduler = {};
+  int running = -1;
+  int epoch = 0;
+  std::exception_ptr failure = {};
+  const void* scheduler_stack = nullptr;
+  size_t scheduler_stack_bytes = 0;
+};
+
+thread_local Block* current = nullptr;
+
+[[noreturn]] void report(const std::string& what) {
+  std::ostringstream text;
+  text << current->launch.kernel << ": block (" << current->x << ", " << current->y << ")";
+  if (current->running >= 0)
+    text << ", wave " << current->running / kWave << ", lane " << current->running % kWave;
+  text << ": " << what << " (seed " << current->launch.seed << ")";
+  throw Report(text.str());
+}
+
+Fiber& self() { return current->fibers[current->running]; }
+
+void to_scheduler([[maybe_unused]] bool for_good) {
+#if NF12_FIBERS_UNDER_ASAN
+  void* fake = nullptr;
+  __sanitizer_start_switch_fiber(for_good ? nullptr : &fake, current->scheduler_stack,
+                                 current->scheduler_stack_bytes);
+  swapcontext(&self().context, &current->scheduler);
+  __sanitizer_finish_switch_fiber(fake, nullptr, nullptr);
+#else
+  swapcontext(&self().context, &current->scheduler);
+#endif
+}
+
+void lane_main() {
+#if NF12_FIBERS_UNDER_ASAN
+  __sanitizer_finish_switch_fiber(nullptr, &current->scheduler_stack,
+                                  &current->scheduler_stack_bytes);
+#endif
+  try {
+    current->kernel();
+  } catch (...) {
+    current->failure = std::current_exception();
+  }
+  self().state = State::kDone;
+  to_scheduler(true);
+}
+
+void resume(int lane) {
+  Fiber& fiber = current->fibers[lane];
+  current->running = lane;
+#if NF12_FIBERS_UNDER_ASAN
+  void* fake = nullptr;
+  __sanitizer_start_switch_fiber(&fake, fiber.stack.get(), kStackBytes);
+  swapcontext(&current->scheduler, &fiber.context);
+  __sanitizer_finish_switch_fiber(fake, nullptr, nullptr);
+#else
+  swapcontext(&current->scheduler, &fiber.context);
+#endif
+  if (current->failure) std::rethrow_exception(current->failure);
+}
+
+void meet(State state, Passed meeting) {
+  self().meeting = meeting;
+  self().state = state;
+  to_scheduler(false);
+}
+
+// Lanes [first, last) stand at a meeting: let them go on, if they came to the same one.
+void open_meeting(int first, int last) {
+  const Fiber& leader = current->fibers[first];
+  for (int i = first; i < last; ++i) {
+    Fiber& fiber = current->fibers[i];
+    current->running = i;
+    if (fiber.state != leader.state || fiber.meeting.value != leader.meeting.value) {
+      std::ostringstream text;
+      const auto place = [](const Fiber& f) {
+        return f.state == State::kDone ? "the end of the kernel" : f.meeting.word;
+      };
+      text << "at " << place(fiber) << " (" << fiber.meeting.value << ") while lane "
+           << first % kWave << " of wave " << first / kWave << " is at " << place(leader) << " ("
+           << leader.meeting.value << ")";
+      report(text.str());
+    }
+  }
+  for (int i = first; i < last; ++i) current->fibers[i].state = State::kReady;
+}
+
+bool any(State state, int first, int last) {
+  for (int i = first; i < last; ++i)
+    if (current->fibers[i].state == state) return true;
+  return false;
+}
+
+void run_block(Block& block) {
+  current = &block;
+  const int lanes = block.launch.waves * kWave;
+  block.fibers.resize(lanes);
+  block.uniform.resize(block.launch.waves);
+  for (Fiber& fiber : block.fibers) {
+    fiber.stack = std::make_unique_for_overwrite<char[]>(kStackBytes);
+    getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = fiber.stack.get();
+    fiber.context.uc_stack.ss_size = kStackBytes;
+    fiber.context.uc_link = nullptr;
+    makecontext(&fiber.context, lane_main, 0);
+  }
+  std::vector<int> ready;
+  for (;;) {
+    ready.clear();
+    for (int i = 0; i < lanes; ++i)
+      if (block.fibers[i].state == State::kReady) ready.push_back(i);
+    if (ready.empty()) {
+      bool opened = false;
+      for (int wave = 0; wave < block.launch.waves; ++wave)
+        if (any(State::kAtWave, wave * kWave, (wave + 1) * kWave)) {
+          open_meeting(wave * kWave, (wave + 1) * kWave);
+          opened = true;
+        }
+      if (opened) continue;
+      if (!any(State::kAtBlock, 0, lanes)) break;
+      open_meeting(0, lanes);
+      ++block.epoch;
+      continue;
+    }
+    std::shuffle(ready.begin(), ready.end(), block.random);
+    for (const int lane : ready) resume(lane);
+  }
+  for (int i = 0; i < lanes; ++i) {
+    block.running = i;
+    if (block.fibers[i].uniform_words != block.uniform[i / kWave].size())
+      report("passed fewer uniform words than another lane of its wave");
+  }
+}
+
+// Index of the buffer that holds [p, p + bytes), else a report.
+size_t buffer_of(const void* p, int bytes, int alignment, const char* access) {
+  const auto at = reinterpret_cast<uintptr_t>(p);
+  std::ostringstream text;
+  if (at % alignment != 0) {
+    text << access << " of " << bytes << " bytes at " << p << " is not aligned to " << alignment;
+    report(text.str());
+  }
+  for (size_t i = 0; i < current->launch.buffers.size(); ++i) {
+    const Buffer& buffer = current->launch.buffers[i];
+    const auto begin = reinterpret_cast<uintptr_t>(buffer.begin);
+    if (at >= begin && at + bytes <= begin + buffer.bytes) return i;
+  }
+  text << access << " of " << bytes << " bytes at " << p << " is outside every buffer";
+  for (const Buffer& buffer : current->launch.buffers) {
+    const auto offset = static_cast<int64_t>(at - reinterpret_cast<uintptr_t>(buffer.begin));
+    if (offset > -4096 && offset < static_cast<int64_t>(buffer.bytes) + 4096)
+      text << ", byte " << offset << " of " << buffer.name << "'s " << buffer.bytes;
+  }
+  report(text.str());
+}
+
+SharedWord& shared_word(SharedArray* array, int i, const char* access) {
+  if (i < 0 || i >= static_cast<int>(array->words.size())) {
+    std::ostringstream text;
+    text << access << " of shared " << array->name << "[" << i << "], which has "
+         << array->words.size() << " words";
+    report(text.str());
+  }
+  return array->words[i];
+}
+
+[[noreturn]] void report_race(const SharedArray* array, int i, const char* access,
+                              const char* other, int lane) {
+  std::ostringstream text;
+  text << access << " of shared " << array->name << "[" << i << "], which wave " << lane / kWave
+       << ", lane " << lane % kWave << " " << other << " with no barrier in between";
+  report(text.str());
+}
+
+}  // namespace
+
+SharedArray* shared_array(const char* name, int count) {
+  SharedArray& array = current->shared[name];
+  if (array.words.empty()) {
+    array.name = name;
+    array.words.resize(count);
+  }
+  return &array;
+}
+
+uint32_t shared_load(SharedArray* array, int i) {
+  SharedWord& word = shared_word(array, i, "read");
+  if (word.writer < 0) {
+    std::ostringstream text;
+    text << "read of shared " << array->name << "[" << i << "], which nobody wrote";
+    report(text.str());
+  }
+  if (word.write_epoch == current->epoch && word.writer != current->running)
+    report_race(array, i, "read", "wrote", word.writer);
+  word.several_readers = word.read_epoch == current->epoch &&
+                         (word.several_readers || word.reader != current->running);
+  word.reader = current->running;
+  word.read_epoch = current->epoch;
+  return word.bits;
+}
+
+void shared_store(SharedArray* array, int i, uint32_t bits) {
+  SharedWord& word = shared_word(array, i, "write");
+  if (word.write_epoch == current->epoch && word.writer != current->running)
+    report_race(array, i, "write", "wrote", word.writer);
+  if (word.read_epoch == current->epoch &&
+      (word.several_readers || word.reader != current->running))
+    report_race(array, i, "write", "read", word.reader);
+  word.bits = bits;
+  word.writer = current->running;
+  word.write_epoch = current->epoch;
+}
+
+void check_read(const void* p, int bytes, int alignment) { buffer_of(p, bytes, alignment, "read"); }
+
+void check_write(const void* p, int bytes, int alignment) {
+  const size_t i = buffer_of(p, bytes, alignment, "write");
+  const Buffer& buffer = current->launch.buffers[i];
+  if (!buffer.writable) report("write to " + buffer.name + ", which is read-only");
+  const size_t offset = static_cast<const char*>(p) - static_cast<const char*>(buffer.begin);
+  for (size_t byte = offset; byte < offset + bytes; ++byte) {
+    if (current->written[i][byte])
+      report("second write to byte " + std::to_string(byte) + " of " + buffer.name);
+    current->written[i][byte] = 1;
+  }
+}
+
+void check_uniform(const char* word, uint64_t value) {
+  std::vector<Passed>& passed = current->uniform[current->running / kWave];
+  const size_t i = self().uniform_words++;
+  if (i == passed.size()) {
+    passed.push_back({word, value});
+    return;
+  }
+  if (passed[i].value == value && std::string(passed[i].word) == word) return;
+  std::ostringstream text;
+  text << "passes " << value << " to " << word << " where another lane of its wave passed "
+       << passed[i].value << " to " << passed[i].word;
+  report(text.str());
+}
+
+void run(const Launch& launch, const std::function<void()>& kernel) {
+  std::mt19937_64 random(launch.seed);
+  std::vector<std::vector<uint8_t>> written;
+  for (const Buffer& buffer : launch.buffers)
+    written.emplace_back(buffer.writable ? buffer.bytes : 0);
+  for (int y = 0; y < launch.grid_y; ++y)
+    for (int x = 0; x < launch.grid_x; ++x) {
+      Block block{launch, kernel, random, x, y, written};
+      run_block(block);
+    }
+}
+
+}  // namespace nf12::arch::host
+
+namespace nf12::arch {
+
+int lane() { return host::current->running % kWave; }
+
+int wave() {
+  const int wave = host::current->running / kWave;
+  host::check_uniform("wave", static_cast<uint64_t>(wave));
+  return wave;
+}
+
+int block_x() { return host::current->x; }
+int block_y() { return host::current->y; }
+
+void sync_block() {
+  host::meet(host::State::kAtBlock, {"sync_block", static_cast<uint64_t>(host::current->epoch)});
+}
+
+uint32_t broadcast(uint32_t value, int from) {
+  host::Fiber& fiber = host::self();
+  const uint64_t parity = fiber.broadcasts++ % 2;
+  fiber.deposits[parity] = value;
+  host::meet(host::State::kAtWave, {"broadcast", static_cast<uint64_t>(from)});
+  const int first = host::current->running / kWave * kWave;
+  return host::current->fibers[first + from].deposits[parity];
+}
+
+}  // namespace nf12::arch

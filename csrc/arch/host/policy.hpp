@@ -1,0 +1,122 @@
+// The host model: the same kernels on a CPU, every lane a fiber (model.hpp runs them). All words
+// that touch memory or other lanes are checked; the rest is arithmetic. Plain host code only ever
+// uses NF12_INLINE from here.
+#pragma once
+#include "csrc/arch/words.hpp"
+
+// always_inline: a header function compiled once with AVX-512 flags must never be the copy that the
+// linker keeps for a portable caller.
+#define NF12_INLINE __attribute__((always_inline)) inline
+#define NF12_DEVICE inline
+#define NF12_KERNEL(threads) inline void
+#define NF12_UNROLL
+#define NF12_NO_UNROLL
+#define NF12_SHARED(type, name, count) \
+  const nf12::arch::Shared<type> name { nf12::arch::host::shared_array(#name, count) }
+
+namespace nf12::arch {
+
+namespace host {
+struct SharedArray;
+SharedArray* shared_array(const char* name, int count);
+uint32_t shared_load(SharedArray* array, int i);
+void shared_store(SharedArray* array, int i, uint32_t bits);
+// Throws unless [p, p + bytes) lies in a registered buffer and p is aligned to `alignment`.
+void check_read(const void* p, int bytes, int alignment);
+void check_write(const void* p, int bytes, int alignment);
+// Throws unless every lane of the wave passes the same value at the same point.
+void check_uniform(const char* word, uint64_t value);
+}  // namespace host
+
+int lane();
+int wave();
+int block_x();
+int block_y();
+void sync_block();
+uint32_t broadcast(uint32_t value, int from);
+
+template <typename T>
+inline T read_global(const void* base, uint32_t offset, int alignment) {
+  const auto p = reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(base) + offset);
+  host::check_read(p, sizeof(T), alignment);
+  T out;
+  __builtin_memcpy(&out, p, sizeof(T));
+  return out;
+}
+inline Words<4> load_stream16(const uint8_t* base, uint32_t offset) {
+  host::check_uniform("load_stream16", reinterpret_cast<uintptr_t>(base));
+  return read_global<Words<4>>(base, offset, 16);
+}
+inline Words<4> load16(const uint32_t* base, uint32_t offset) {
+  return read_global<Words<4>>(base, offset, 16);
+}
+inline uint16_t load2(const uint16_t* base, uint32_t offset) {
+  return read_global<uint16_t>(base, offset, 2);
+}
+inline float load4(const float* base, uint32_t offset) {
+  return read_global<float>(base, offset, 4);
+}
+inline void store2(uint16_t* p, uint16_t value) {
+  host::check_write(p, 2, 2);
+  *p = value;
+}
+inline void store4(float* p, float value) {
+  host::check_write(p, 4, 4);
+  *p = value;
+}
+template <int count>
+inline Words<count> uniform_load(const void* base, uint32_t offset) {
+  host::check_uniform("uniform_load", reinterpret_cast<uintptr_t>(base) + offset);
+  return read_global<Words<count>>(base, offset, 4);
+}
+
+// a.lo * b.lo + a.hi * b.hi + c, BF16 pairs, FP32 sum: two multiply-adds, the low half first.
+inline float dot2(uint32_t a, uint32_t b, float c) {
+  const auto float_from = [](uint32_t bits) { return __builtin_bit_cast(float, bits); };
+  const float low = __builtin_fmaf(float_from(a << 16), float_from(b << 16), c);
+  return __builtin_fmaf(float_from(a & 0xFFFF0000u), float_from(b & 0xFFFF0000u), low);
+}
+
+template <int b0, int b1, int b2, int b3>
+inline uint32_t permute_bytes(uint32_t low, uint32_t high) {
+  const uint64_t bytes = uint64_t{high} << 32 | low;
+  const auto byte = [bytes](int i) { return static_cast<uint32_t>(bytes >> 8 * i & 0xFF); };
+  return byte(b0) | byte(b1) << 8 | byte(b2) << 16 | byte(b3) << 24;
+}
+inline uint32_t merge_bits(uint32_t mask, uint32_t a, uint32_t b) {
+  return (a & mask) | (b & ~mask);
+}
+inline void replace_bits(uint32_t& w, uint32_t mask, uint32_t value) {
+  w = merge_bits(mask, value, w);
+}
+inline void replace16(uint32_t* w, int slot, uint32_t mask, uint32_t value) {
+  host::check_uniform("replace16", static_cast<uint32_t>(slot));
+  replace_bits(w[slot], mask, value);
+}
+
+template <typename T>
+inline T in_register(T value) {
+  host::check_uniform("in_register", (uint64_t)value);
+  return value;
+}
+template <int count>
+inline void arrive(Words<count>&) {}
+template <typename T>
+inline void settle(T&) {}
+inline void hold_order() {}
+template <typename Params>
+inline const Params& reread_arguments(const Params& p) {
+  return p;
+}
+
+template <typename T>
+struct Shared {
+  static_assert(sizeof(T) == 4, "the model keeps its records per 32-bit word");
+  host::SharedArray* array;
+  T load(int i) const { return __builtin_bit_cast(T, host::shared_load(array, i)); }
+  void store(int i, T value) const {
+    host::shared_store(array, i, __builtin_bit_cast(uint32_t, value));
+  }
+};
+
+}  // namespace nf12::arch

@@ -1,0 +1,100 @@
+// NVIDIA, sm_80 and later. A warp is the wave; uniform values live in every lane's registers.
+#pragma once
+#include "csrc/arch/words.hpp"
+
+#define NF12_DEVICE __device__ __forceinline__
+#define NF12_INLINE __host__ __device__ __forceinline__
+#define NF12_KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
+#define NF12_UNROLL _Pragma("unroll")
+#define NF12_NO_UNROLL _Pragma("unroll 1")
+#define NF12_SHARED(type, name, count)                \
+  __shared__ __align__(16) type name##_memory[count]; \
+  const nf12::arch::Shared<type> name { name##_memory }
+
+namespace nf12::arch {
+
+NF12_DEVICE int lane() { return threadIdx.x % kWave; }
+NF12_DEVICE int wave() { return threadIdx.x / kWave; }
+NF12_DEVICE int block_x() { return blockIdx.x; }
+NF12_DEVICE int block_y() { return blockIdx.y; }
+NF12_DEVICE void sync_block() { __syncthreads(); }
+
+NF12_DEVICE Words<4> load_stream16(const uint8_t* base, uint32_t offset) {
+  Words<4> out;
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(out.w[0]), "=r"(out.w[1]), "=r"(out.w[2]), "=r"(out.w[3])
+               : "l"(base + offset));
+  return out;
+}
+template <typename T>
+NF12_DEVICE T load(const void* base, uint32_t offset) {
+  return *reinterpret_cast<const T*>(static_cast<const char*>(base) + offset);
+}
+NF12_DEVICE Words<4> load16(const uint32_t* base, uint32_t offset) {
+  const uint4 v = load<uint4>(base, offset);
+  return {{v.x, v.y, v.z, v.w}};
+}
+NF12_DEVICE uint16_t load2(const uint16_t* base, uint32_t offset) {
+  return load<uint16_t>(base, offset);
+}
+NF12_DEVICE float load4(const float* base, uint32_t offset) { return load<float>(base, offset); }
+NF12_DEVICE void store2(uint16_t* p, uint16_t value) { *p = value; }
+NF12_DEVICE void store4(float* p, float value) { *p = value; }
+
+template <int count>
+NF12_DEVICE Words<count> uniform_load(const void* base, uint32_t offset) {
+  Words<count> out;
+  NF12_UNROLL
+  for (int i = 0; i < count; ++i) out.w[i] = load<uint32_t>(base, offset + 4 * i);
+  return out;
+}
+
+NF12_DEVICE uint32_t broadcast(uint32_t value, int from) {
+  return __shfl_sync(0xFFFFFFFFu, value, from);
+}
+
+// a.lo * b.lo + a.hi * b.hi + c, BF16 pairs, FP32 sum: two multiply-adds, the low half first.
+NF12_DEVICE float dot2(uint32_t a, uint32_t b, float c) {
+  const float low = __fmaf_rn(__uint_as_float(a << 16), __uint_as_float(b << 16), c);
+  return __fmaf_rn(__uint_as_float(a & 0xFFFF0000u), __uint_as_float(b & 0xFFFF0000u), low);
+}
+
+template <int b0, int b1, int b2, int b3>
+NF12_DEVICE uint32_t permute_bytes(uint32_t low, uint32_t high) {
+  return __byte_perm(low, high, b0 | b1 << 4 | b2 << 8 | b3 << 12);
+}
+NF12_DEVICE uint32_t merge_bits(uint32_t mask, uint32_t a, uint32_t b) {
+  return (a & mask) | (b & ~mask);
+}
+NF12_DEVICE void replace_bits(uint32_t& w, uint32_t mask, uint32_t value) {
+  w = merge_bits(mask, value, w);
+}
+NF12_DEVICE void replace16(uint32_t* w, int slot, uint32_t mask, uint32_t value) {
+  NF12_UNROLL
+  for (int i = 0; i < 16; ++i)
+    if (i == slot) replace_bits(w[i], mask, value);
+}
+
+// ptxas keeps scalars and schedules loads on its own terms: nothing to hold here.
+template <typename T>
+NF12_DEVICE T in_register(T value) {
+  return value;
+}
+template <int count>
+NF12_DEVICE void arrive(Words<count>&) {}
+template <typename T>
+NF12_DEVICE void settle(T&) {}
+NF12_DEVICE void hold_order() {}
+template <typename Params>
+NF12_DEVICE const Params& reread_arguments(const Params& p) {
+  return p;
+}
+
+template <typename T>
+struct Shared {
+  T* memory;
+  NF12_DEVICE T load(int i) const { return memory[i]; }
+  NF12_DEVICE void store(int i, T value) const { memory[i] = value; }
+};
+
+}  // namespace nf12::arch

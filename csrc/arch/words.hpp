@@ -1,0 +1,15 @@
+// Values that cross the policies: a few 32-bit registers of one lane.
+#pragma once
+#include <cstdint>
+
+namespace nf12::arch {
+
+inline constexpr int kWave = 32;
+
+// `count` registers. Sixteen-byte alignment only matters where they lie in memory.
+template <int count>
+struct Words {
+  uint32_t w[count];
+};
+
+}  // namespace nf12::arch
