@@ -45,20 +45,18 @@ class Backend(str, enum.Enum):
         raise ValueError(f"nf12: unknown backend {value!r}, must be one of {names}")
 
 
-def resolve_backend(
-    name: Backend | str = Backend.AUTO, device: torch.device | str = "cpu"
-) -> Backend:
+def resolve_backend(name: Backend | str = "auto", device: torch.device | str = "cpu") -> Backend:
     """The backend that runs tensors of `device`; never AUTO.
 
     For "auto" the variable NF12_BACKEND (read once) decides, else the device. ValueError for an
     unknown name, BackendUnavailable with the reason for one that cannot run here.
     """
     device_type = device.type if isinstance(device, torch.device) else torch.device(device).type
-    return _resolve(str(Backend(name)), device_type)
+    return _resolve(name, device_type)
 
 
-def _resolve(name: str, device_type: str) -> Backend:
-    return _resolve_once(name, device_type)
+def _resolve(name: Backend | str, device_type: str) -> Backend:
+    return _resolve_once(Backend(name), device_type)
 
 
 # Traced code takes the answer as a constant: neither the environment nor files belong in a graph.
@@ -68,9 +66,8 @@ _resolve._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @functools.cache
-def _resolve_once(name: str, device_type: str) -> Backend:
-    backend = Backend(name)
-    source = f"backend {name!r}"
+def _resolve_once(backend: Backend, device_type: str) -> Backend:
+    source = f"backend {backend.value!r}"
     if backend is Backend.AUTO:
         backend = _default()
         source = f"{VARIABLE}={backend.value}"
@@ -199,6 +196,7 @@ def _device_info(device: str) -> dict[str, Any]:
     if device == "cpu":
         return entry | {"name": platform.processor() or platform.machine()}
     properties = torch.cuda.get_device_properties(device)
-    arch = getattr(properties, "gcnArchName", "").partition(":")[0]
-    arch = arch or f"sm_{properties.major}{properties.minor}"
+    arch = f"sm_{properties.major}{properties.minor}"
+    if torch.version.hip is not None:
+        arch = properties.gcnArchName.partition(":")[0]
     return entry | {"name": properties.name, "arch": arch, "llc_bytes": llc_bytes(device)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from nf12.backend import Backend, resolve_backend
+from nf12.backend import resolve_backend
 from nf12.functional import gather_operands, pack
 from nf12.linear import describe
 from nf12.packed_module import PackedModule
@@ -89,7 +89,7 @@ class Embedding(PackedModule):
 
     def forward(self, ids: Tensor) -> Tensor:
         operands = self.operands()
-        return gather_operands(ids, operands, resolve_backend(Backend.AUTO, ids.device))
+        return gather_operands(ids, operands, resolve_backend("auto", ids.device))
 
     def extra_repr(self) -> str:
         padding = "" if self.padding_idx is None else f"padding_idx={self.padding_idx}, "

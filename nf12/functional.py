@@ -48,7 +48,7 @@ def pack(
     bits: int = BITS,
     base: int | None = None,
     cast: bool = False,
-    backend: Backend | str = Backend.AUTO,
+    backend: Backend | str = "auto",
 ) -> PackedWeight | StaysDense:
     """Packs a weight [N, K] or a stack of experts [X, N, K], without loss, on its own device.
 
@@ -111,7 +111,7 @@ def _cast(weight: Tensor, allowed: bool) -> tuple[Tensor, CastReport]:
     return rounded, CastReport(weight.dtype, max_abs, max_rel)
 
 
-def unpack(packed: PackedWeight, *, backend: Backend | str = Backend.AUTO) -> Tensor:
+def unpack(packed: PackedWeight, *, backend: Backend | str = "auto") -> Tensor:
     """The exact BF16 weight [N, K] or [X, N, K], bit for bit."""
     return unpack_operands(packed.operands, resolve_backend(backend, packed.device))
 
@@ -132,7 +132,7 @@ def gemm(
     packed: PackedWeight,
     bias: Tensor | None = None,
     *,
-    backend: Backend | str = Backend.AUTO,
+    backend: Backend | str = "auto",
     kernel: str = AUTO_KERNEL,
 ) -> Tensor:
     """`y = x W^T + bias`: x BF16 [..., K], bias BF16 [N], y BF16 [..., N].
@@ -179,7 +179,7 @@ def gemm_operands(x: Tensor, operands: Operands, bias: Tensor | None, backend: B
     return result
 
 
-def gather(ids: Tensor, packed: PackedWeight, *, backend: Backend | str = Backend.AUTO) -> Tensor:
+def gather(ids: Tensor, packed: PackedWeight, *, backend: Backend | str = "auto") -> Tensor:
     """Rows `ids` (int32 or int64, any shape) of a [N, K] weight: BF16 [*ids.shape, K], exact.
 
     An id outside 0..N-1 raises IndexError on a CPU and gives a row of NaN on a GPU.
@@ -249,7 +249,7 @@ class Selection:
 
 def select(m: int, n: int, k: int, device: torch.device | str = "cpu") -> Selection:
     """What `gemm` runs for x [m, k] and a weight [n, k] on `device`, overrides aside. Pure."""
-    backend = resolve_backend(Backend.AUTO, device)
+    backend = resolve_backend("auto", device)
     if backend is Backend.TORCH:
         return Selection(backend, "torch")
     return Selection(backend, introspection().select(m, n, k))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from nf12.backend import Backend, resolve_backend
+from nf12.backend import resolve_backend
 from nf12.functional import gemm_operands, pack
 from nf12.packed_module import NOT_LOADED, PackedModule
 from nf12.packed_weight import PackedWeight, StaysDense
@@ -93,7 +93,7 @@ class Linear(PackedModule):
 
     def forward(self, x: Tensor) -> Tensor:
         operands = self.operands()
-        return gemm_operands(x, operands, self.bias, resolve_backend(Backend.AUTO, x.device))
+        return gemm_operands(x, operands, self.bias, resolve_backend("auto", x.device))
 
     def extra_repr(self) -> str:
         return (

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nf12.backend import Backend, resolve_backend
+from nf12.backend import resolve_backend
 from nf12.functional import unpack_operands
 from nf12.packed_weight import SUFFIXES, PackedWeight
 from nf12.packing import TILE_BYTES, Operands, tile_columns, tile_rows
@@ -109,7 +109,7 @@ class PackedModule(nn.Module):
     def unpack_weight(self, name: str = "weight") -> Tensor:
         """Weight `name` as a fresh, exact BF16 tensor."""
         operands = self.operands(name)
-        return unpack_operands(operands, resolve_backend(Backend.AUTO, operands[0].device))
+        return unpack_operands(operands, resolve_backend("auto", operands[0].device))
 
     def refresh_packed(self) -> None:
         """Checks the buffers and reads their integers, after a loader has set them one by one.

@@ -560,6 +560,8 @@ def leave_alone() -> dict[str, tuple[nn.Module, str]]:
     patched.forward = lambda x: x  # type: ignore[method-assign]
     parametrized = nn.utils.parametrizations.orthogonal(nn.Linear(64, 64, dtype=torch.float32))
     parametrized.to(BF16)
+    no_columns = nn.Linear(1, 5, bias=False, dtype=BF16)
+    no_columns.weight = nn.Parameter(torch.empty(5, 0, dtype=BF16))
     half_bias = dense_linear()
     half_bias.bias = nn.Parameter(torch.zeros(128))
     return {
@@ -574,7 +576,7 @@ def leave_alone() -> dict[str, tuple[nn.Module, str]]:
         "meta": (dense_linear().to("meta"), "meta device"),
         "tiny": (dense_linear(2, 64), "would take"),
         "conv2d": (nn.Conv2d(64, 64, 3, dtype=BF16), "4-D"),
-        "empty": (nn.utils.skip_init(nn.Linear, 0, 5, dtype=BF16), "empty"),
+        "empty": (no_columns, "empty"),
     }
 
 
