@@ -5,8 +5,9 @@ endif()
 if(NOT Python_Development.Module_FOUND)
   message(FATAL_ERROR "nf12: the headers of ${Python_EXECUTABLE} are missing (python3-dev)")
 endif()
-execute_process(COMMAND ${Python_EXECUTABLE} -m pybind11 --cmakedir OUTPUT_VARIABLE pybind11_path
-                OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+# Not `-m pybind11 --cmakedir`: that quotes a path with spaces for a shell.
+execute_process(COMMAND ${Python_EXECUTABLE} -c "import pybind11; print(pybind11.get_cmake_dir())"
+                OUTPUT_VARIABLE pybind11_path OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
 if(pybind11_path)
   set(pybind11_DIR ${pybind11_path})
 endif()
