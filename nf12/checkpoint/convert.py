@@ -22,6 +22,7 @@ from nf12.checkpoint.target import (
     check_space,
     copy_others,
     json_text,
+    left_to_copy,
     refuse_changed,
     resolve_target,
     write_index,
@@ -181,10 +182,12 @@ def convert(
     with _threads(workers), Staging(path, job, restart=restart) as staging:
         run = _Run(checkpoint, plan, staging, progress or Progress())
         if not staging.already_published:
-            check_space(path, plan.least_bytes - run.resumed_bytes)
+            left = left_to_copy(staging, checkpoint)
+            check_space(path, plan.least_bytes - run.resumed_bytes + left)
+            run.progress.start(plan.source_bytes + left, run.resumed_bytes)
             run.write_shards()
             write_index(staging, checkpoint, [s.file_name for s in plan.shards], plan.stem)
-            copy_others(staging, checkpoint, run.config_text())
+            copy_others(staging, checkpoint, run.config_text(), run.progress)
             refuse_changed(checkpoint, job["source"])
         staging.publish()
     report.tensors += run.reports()
@@ -203,13 +206,12 @@ class _Run:
         self.plan = plan
         self.staging = staging
         self.progress = progress
+        self.reasons = {tensor.entry.name: tensor.reason for tensor in plan.tensors}
         self.notes: dict[str, dict[str, Any]] = {}
         for shard in plan.shards:
             for record in staging.records(shard.file_name):
                 self.notes[record["tensor"]] = record["note"]
-        total = sum(tensor.entry.nbytes for tensor in plan.tensors)
         self.resumed_bytes = sum(t.entry.nbytes for t in plan.tensors if self._is_done(t.entry))
-        progress.start(total, self.resumed_bytes)
 
     def write_shards(self) -> None:
         for shard in self.plan.shards:
@@ -275,16 +277,15 @@ class _Run:
         if self._is_done(entry):
             return
         part = Part(entry.name, entry.dtype, entry.shape, self.source.chunks(entry.name))
-        reason = self.notes.get(entry.name, {}).get("reason") or self._reasons()[entry.name]
+        turned_out = self.notes.get(entry.name)
+        reason = turned_out["reason"] if turned_out else self.reasons[entry.name]
         self.notes[entry.name] = {"reason": reason}
         writer.append(entry.name, [part], self.notes[entry.name])
         self.progress.advance(entry.name, entry.nbytes)
 
-    def _reasons(self) -> dict[str, str]:
-        return {tensor.entry.name: tensor.reason for tensor in self.plan.tensors}
-
     def _is_done(self, entry: TensorEntry) -> bool:
-        return not self.notes.get(entry.name, {"deferred": True}).get("deferred")
+        note = self.notes.get(entry.name)
+        return note is not None and not note.get("deferred")
 
     def _dense_entries(self, shard: ShardPlan) -> list[TensorEntry]:
         """What stays dense, those included that turned out not to shrink, in the order to write."""

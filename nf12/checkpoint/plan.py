@@ -59,6 +59,10 @@ class Plan:
     stem: str
 
     @property
+    def source_bytes(self) -> int:
+        return sum(tensor.entry.nbytes for tensor in self.tensors)
+
+    @property
     def least_bytes(self) -> int:
         return sum(tensor.least_bytes for tensor in self.tensors)
 

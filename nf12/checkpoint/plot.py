@@ -16,6 +16,7 @@ CODED, ESCAPED, WINDOW_SHADE, GREY = "#3b6ea8", "#d9622b", "#e8eef6", "#666666"
 EXPONENT_BIAS = 127
 SHOWN_WORST = 12
 NAME_CHARACTERS = 44
+MAX_TICKS = 12
 
 
 def save_plot(report: InspectReport, path: str | Path) -> None:
@@ -36,7 +37,7 @@ def save_plot(report: InspectReport, path: str | Path) -> None:
     planned = "as NF12 would store it" if report.planned else "in NF12"
     figure.suptitle(
         f"{Path(report.path).name} {planned}: {len(report.weights)} weights,"
-        f" {report.bits_per_weight:.2f} bits a weight, {report.escape_rate:.2e} escapes",
+        f" {report.bits_per_weight:.2f} bits a weight, {report.escape_rate:.1e} escapes a weight",
         fontsize=13,
     )
     figure.savefig(path, dpi=110, format="png")
@@ -66,7 +67,8 @@ def _draw_exponents(axes: Any, report: InspectReport) -> None:
     axes.set_yscale("log")
     axes.set_ylim(0.5, total.max() * 6)
     axes.margins(x=0.01)
-    shown = [e for e in exponents if (e - EXPONENT_BIAS) % 4 == 0]
+    step = next(step for step in (4, 8, 16, 32) if len(exponents) <= step * MAX_TICKS)
+    shown = [e for e in exponents if (e - EXPONENT_BIAS) % step == 0 and low < e < high]
     axes.set_xticks(
         [low - 3, *shown, high + 3],
         ["zero,\nsubnormal", *(f"$2^{{{e - EXPONENT_BIAS}}}$" for e in shown), "Inf,\nNaN"],
@@ -123,8 +125,9 @@ def _draw_worst(axes: Any, report: InspectReport) -> None:
     axes.set_yticks(range(len(worst)), [_shortened(w.name) for w in worst], fontsize=8)
     for bits, label in ((12, "payload"), (16, "BF16")):
         axes.axvline(bits, color=GREY, linewidth=1, linestyle="--")
-        axes.text(bits, len(worst) - 0.4, label, ha="center", color=GREY, fontsize=8)
+        axes.text(bits, len(worst) - 0.3, label, ha="center", color=GREY, fontsize=8)
     axes.set_xlim(0, 18)
+    axes.set_ylim(-0.6, len(worst) - 0.4)
     axes.set_xticks(range(0, 17, 4))
     axes.set_title("most escapes (rate inside the bar)", fontsize=10, pad=14)
     axes.set_xlabel("bits a weight")
@@ -132,7 +135,9 @@ def _draw_worst(axes: Any, report: InspectReport) -> None:
 
 
 def _shortened(name: str) -> str:
-    return name if len(name) <= NAME_CHARACTERS else "..." + name[3 - NAME_CHARACTERS :]
+    """Both ends of a long name: the layer stands in the first half, the weight in the last."""
+    half = NAME_CHARACTERS // 2 - 1
+    return name if len(name) <= NAME_CHARACTERS else f"{name[:half]}...{name[-half:]}"
 
 
 def _tidy(axes: Any) -> None:

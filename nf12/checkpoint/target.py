@@ -11,6 +11,7 @@ from typing import Any
 
 from nf12.checkpoint.errors import CheckpointError
 from nf12.checkpoint.header import read_header
+from nf12.checkpoint.progress import Progress
 from nf12.checkpoint.source import CHUNK_BYTES, INDEX_SUFFIX, Checkpoint
 from nf12.checkpoint.staging import Staging
 
@@ -69,7 +70,15 @@ def write_index(staging: Staging, source: Checkpoint, files: Sequence[str], stem
     staging.write_file(stem + INDEX_SUFFIX, [json_text(document)], 0o644)
 
 
-def copy_others(staging: Staging, source: Checkpoint, config: bytes | None) -> None:
+def left_to_copy(staging: Staging, source: Checkpoint) -> int:
+    """Bytes of the other files that no earlier run has copied."""
+    left = [other for other in source.others if not staging.is_done(other.name)]
+    return sum(other.path.stat().st_size for other in left)
+
+
+def copy_others(
+    staging: Staging, source: Checkpoint, config: bytes | None, progress: Progress
+) -> None:
     """Copies every other file, what symbolic links point to in their place; `config` replaces
     config.json."""
     for other in source.others:
@@ -78,6 +87,7 @@ def copy_others(staging: Staging, source: Checkpoint, config: bytes | None) -> N
         mode = other.path.stat().st_mode & 0o777
         chunks = [config] if config and other.name == "config.json" else _read(other.path)
         staging.write_file(other.name, chunks, mode)
+        progress.advance(other.name, other.path.stat().st_size)
 
 
 def refuse_changed(source: Checkpoint, fingerprint: list[Any]) -> None:

@@ -18,6 +18,7 @@ from nf12.checkpoint.target import (
     check_space,
     copy_others,
     json_text,
+    left_to_copy,
     refuse_changed,
     resolve_target,
     write_index,
@@ -73,14 +74,15 @@ def unpack(
     progress = progress or Progress()
     with Staging(path, job, restart=restart) as staging:
         done = _done_bytes(staging, layout)
-        progress.start(total, done)
         if not staging.already_published:
-            check_space(path, total - done)
+            left = left_to_copy(staging, checkpoint)
+            check_space(path, total - done + left)
+            progress.start(total + left, done)
             for file_name, group in layout.items():
                 if not staging.is_done(file_name):
                     _write_shard(staging, checkpoint, file_name, group, progress)
             write_index(staging, checkpoint, list(layout), checkpoint.stem)
-            copy_others(staging, checkpoint, _dense_config(checkpoint))
+            copy_others(staging, checkpoint, _dense_config(checkpoint), progress)
             refuse_changed(checkpoint, job["source"])
         staging.publish()
     seconds = time.monotonic() - begin

@@ -96,6 +96,8 @@ def print_inspect(report: InspectReport, top: int) -> None:
         f" {report.bits_per_weight:.3f} bits, {report.escape_rate:.3e} escapes a weight;"
         f" {report.dense_tensors} dense tensors, {size(report.dense_bytes)}"
     )
+    if top == 0:
+        return
     table = Table(box=None, pad_edge=False)
     shown = min(top, len(report.weights))
     table.add_column(f"the {shown} weights with most escapes", overflow="fold")
