@@ -15,6 +15,7 @@ struct GemmParams {
   int64_t x_stride;      // elements between rows of x
   int64_t y_stride;      // elements between rows of y
   int32_t m;
+  int32_t splits;             // blocks that share out the tile columns of one row pair
   int32_t columns_per_split;  // tile columns that one blockIdx.y owns
   int32_t scalar_columns;     // leading tile columns over which x may be read 4 bytes at a time
   float scale;                // 2^-s, s = scale_shift(base)
