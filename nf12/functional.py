@@ -153,7 +153,7 @@ def gemm_operands(x: Tensor, operands: Operands, bias: Tensor | None, backend: B
     """`gemm` on the operators' own arguments and a resolved backend: what the modules call."""
     if backend is Backend.TORCH:
         device_type = x.device.type
-        if torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type):
+        if device_type != "meta" and torch.is_autocast_enabled(device_type):
             x = x.to(torch.bfloat16)
             bias = None if bias is None else bias.to(torch.bfloat16)
         _check_gemm(x, operands, bias)
