@@ -41,6 +41,11 @@ class Part:
     chunks: Iterable[memoryview]
 
 
+def partial_folder(target: Path) -> Path:
+    """Where a job that writes `target` keeps what is done."""
+    return target.with_name(target.name + PARTIAL_SUFFIX)
+
+
 class Staging:
     """The partial target of one job. Use as a context manager; `publish` ends the job.
 
@@ -57,7 +62,7 @@ class Staging:
 
     def __init__(self, target: Path, job: Mapping[str, Any], *, restart: bool = False) -> None:
         self.target = target
-        self.folder = target.with_name(target.name + PARTIAL_SUFFIX)
+        self.folder = partial_folder(target)
         self.tree = self.folder / "tree"
         self._job = json.loads(json.dumps(dict(job)))
         self._pending: list[dict[str, Any]] = []

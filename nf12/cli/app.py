@@ -71,7 +71,7 @@ def convert(
     Works tensor by tensor and writes DST.nf12-partial first: DST is there whole or not at all.
     Interrupted, even by kill -9, the same command goes on where it stopped.
     """
-    with failures.exit_codes("convert", resumable=not dry_run):
+    with failures.exit_codes("convert", dst):
         with terminal_progress("packing") as progress:
             result = checkpoint.convert(
                 src,
@@ -121,7 +121,7 @@ def unpack(
     restart: Restart = False,
 ) -> None:
     """Write the dense checkpoint that DST was converted from, tensor by tensor identical."""
-    with failures.exit_codes("unpack", resumable=True):
+    with failures.exit_codes("unpack", out):
         with terminal_progress("unpacking") as progress:
             result = checkpoint.unpack(dst, out, restart=restart, progress=progress)
         report.print_unpack(result)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 import typer
 
 from nf12.backend import BackendUnavailable
 from nf12.checkpoint import CheckpointError
+from nf12.checkpoint.staging import partial_folder
 from nf12.packing import FormatError
 
 OK = 0
@@ -25,22 +28,31 @@ or bad input, 3 the system refused (disk full, no permission, out of memory), 13
 
 
 @contextmanager
-def exit_codes(command: str, *, resumable: bool = False) -> Iterator[None]:
-    """Turns what a command raises into one line on stderr and an exit code."""
-    resume = "; what is done is kept: run the same command again to go on" if resumable else ""
+def exit_codes(command: str, target: Path | None = None) -> Iterator[None]:
+    """Turns what a command raises into one line on stderr and an exit code.
+
+    A command that writes `target` can be resumed where it has begun to.
+    """
     try:
         yield
     except KeyboardInterrupt:
-        _fail(f"nf12 {command}: interrupted{resume}", INTERRUPTED)
+        _fail(f"nf12 {command}: interrupted{_resume(target)}", INTERRUPTED)
     except (CheckpointError, FormatError, BackendUnavailable) as error:
         _fail(f"nf12 {command}: {error}", BAD_INPUT)
     except (MemoryError, torch.OutOfMemoryError):
-        _fail(f"nf12 {command}: out of memory{resume}", SYSTEM)
+        _fail(f"nf12 {command}: out of memory{_resume(target)}", SYSTEM)
     except OSError as error:
-        if error.errno == errno.EPIPE:  # the reader of our output went away
+        if error.errno == errno.EPIPE:  # the reader of our output went away: nothing left to say
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(SYSTEM) from None
         path = f"{error.filename}: " if error.filename else ""
-        _fail(f"nf12 {command}: {path}{error.strerror or error}{resume}", SYSTEM)
+        _fail(f"nf12 {command}: {path}{error.strerror or error}{_resume(target)}", SYSTEM)
+
+
+def _resume(target: Path | None) -> str:
+    if target is None or not partial_folder(Path(os.path.realpath(target))).exists():
+        return ""
+    return "; what is done is kept: run the same command again to go on"
 
 
 def _fail(text: str, code: int) -> None:
