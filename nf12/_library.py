@@ -25,7 +25,7 @@ def _load() -> None:
             "in the source folder"
         )
     try:
-        torch.ops.load_library(str(LIBRARY))
+        torch.ops.load_library(str(LIBRARY))  # type: ignore[no-untyped-call]
     except OSError as error:
         raise ImportError(f"nf12: {LIBRARY} does not load: {error}") from error
 

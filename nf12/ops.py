@@ -5,8 +5,8 @@ what tracing needs: which arguments are refused and what shape a result has. A p
 arguments, payload, index, escapes, out_features, in_features, base, as in docs/format.md.
 """
 
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +18,15 @@ TILE_ROWS, TILE_COLUMNS, TILE_BYTES = 16, 64, 1536
 MIN_BASE, MAX_BASE = 96, 128
 MAX_QUADS = 1 << 24
 MAX_FEATURES = 2**31 - 1
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def fake(operator: str) -> Callable[[F], F]:
+    """`register_fake`, typed."""
+    decorator: Callable[[F], F] = register_fake(operator)
+    return decorator
 
 
 def _fail(op: str, text: str) -> NoReturn:
@@ -155,7 +164,7 @@ def _check_out(out: Tensor, x: Tensor, device: torch.device, out_features: int) 
         )
 
 
-@register_fake("nf12::pack")
+@fake("nf12::pack")
 def _pack(weight: Tensor, base: int = -1) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     _check_dtype("pack", "weight", weight, torch.bfloat16)
     if weight.dim() not in (2, 3):
@@ -180,7 +189,7 @@ def _pack(weight: Tensor, base: int = -1) -> tuple[Tensor, Tensor, Tensor, Tenso
     )
 
 
-@register_fake("nf12::unpack")
+@fake("nf12::unpack")
 def _unpack(
     payload: Tensor,
     index: Tensor,
@@ -194,7 +203,7 @@ def _unpack(
     return payload.new_empty(shape, dtype=torch.bfloat16)
 
 
-@register_fake("nf12::check")
+@fake("nf12::check")
 def _check(
     payload: Tensor,
     index: Tensor,
@@ -207,7 +216,7 @@ def _check(
     _fail("check", "it reads the data and runs eagerly only, not on meta tensors or traced")
 
 
-@register_fake("nf12::gather")
+@fake("nf12::gather")
 def _gather(
     ids: Tensor,
     payload: Tensor,
@@ -224,8 +233,8 @@ def _gather(
     return payload.new_empty([*ids.shape, in_features], dtype=torch.bfloat16)
 
 
-@register_fake("nf12::_gemm")
-@register_fake("nf12::gemm")
+@fake("nf12::_gemm")
+@fake("nf12::gemm")
 def _gemm(
     x: Tensor,
     payload: Tensor,
@@ -241,7 +250,7 @@ def _gemm(
     return x.new_empty([*x.shape[:-1], out_features])
 
 
-@register_fake("nf12::gemm.out")
+@fake("nf12::gemm.out")
 def _gemm_out(
     x: Tensor,
     payload: Tensor,
@@ -276,6 +285,23 @@ def _gemm_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
 
 
 register_autograd("nf12::gemm", _gemm_backward, setup_context=_save_for_backward)
+
+
+def _gemm_out_autograd(keyset: Any, *args: Any, out: Tensor, **kwargs: Any) -> None:
+    """Says that a gradient would be lost, and marks `out` as written for autograd's checks."""
+    tensors = [t for t in (*args, *kwargs.values(), out) if isinstance(t, Tensor)]
+    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        _fail("gemm", "out= has no gradient, but x, bias or out requires one")
+    torch.autograd.graph.increment_version(out)
+    with torch._C._AutoDispatchBelowADInplaceOrView():
+        below = keyset & torch._C._after_ADInplaceOrView_keyset
+        torch.ops.nf12.gemm.out.redispatch(below, *args, out=out, **kwargs)
+
+
+_registrations = torch.library.Library("nf12", "IMPL")  # type: ignore[no-untyped-call]
+_registrations.impl(  # type: ignore[no-untyped-call]
+    "gemm.out", _gemm_out_autograd, "Autograd", with_keyset=True
+)
 
 for _op in ("nf12::gemm", "nf12::_gemm"):
     for _device in ("cpu", "cuda"):

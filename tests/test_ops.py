@@ -240,6 +240,23 @@ def test_out_beside_x_in_one_buffer(packed: Packed) -> None:
     assert_bits_equal(x, activations(4, K))
 
 
+def test_out_is_seen_by_autograd(packed: Packed) -> None:
+    x = activations(3, K)
+    out = torch.zeros(3, N, dtype=torch.bfloat16)
+    saved = activations(3, N, seed=4).requires_grad_() * out
+    ops.gemm.out(x, *packed, out=out)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        saved.sum().backward()
+
+    text = "nf12::gemm: out= has no gradient, but x, bias or out requires one"
+    for grad in ({"x": x.clone().requires_grad_()}, {"bias": activations(N).requires_grad_()}):
+        call = {"x": x, "bias": None} | grad
+        with pytest.raises(RuntimeError, match=text):
+            ops.gemm.out(call["x"], *packed, call["bias"], out=out)
+        with torch.no_grad():
+            ops.gemm.out(call["x"], *packed, call["bias"], out=out)
+
+
 # ---- gradients ----------------------------------------------------------------------------------
 
 

@@ -54,6 +54,7 @@ def test_kernel_is_registered(name: str, key: str) -> None:
 def test_only_gemm_pays_for_autograd() -> None:
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     assert has_kernel("nf12::gemm", "Autograd")
+    assert has_kernel("nf12::gemm.out", "Autograd")  # refuses, see test_ops.py
     assert not has_kernel("nf12::_gemm", "Autograd")
 
 
