@@ -198,7 +198,7 @@ def test_negated_and_zero_tensors_are_read_as_their_values(packed: Packed) -> No
     assert not bits(ops.gemm(zero, *packed)).bitwise_and(0x7FFF).any()
 
 
-def test_deep_copied_and_pickled_operands(packed: Packed) -> None:
+def test_deep_copied_operands(packed: Packed) -> None:
     x = activations(3, K)
     assert_bits_equal(ops.gemm(x, *copy.deepcopy(packed)), ops.gemm(x, *packed))
 
