@@ -2,6 +2,8 @@
 
 #include <ucontext.h>
 
+#include <algorithm>
+#include <cstring>
 #include <exception>
 #include <map>
 #include <memory>
@@ -46,7 +48,7 @@ struct Passed {
 
 struct Fiber {
   ucontext_t context;
-  std::unique_ptr<char[]> stack;
+  char* stack = nullptr;
   State state = State::kReady;
   Passed meeting = {"", 0};
   size_t uniform_words = 0;   // how many uniform words this lane has passed
@@ -72,6 +74,14 @@ struct Block {
 };
 
 thread_local Block* current = nullptr;
+
+// Stacks outlive their block: fresh pages for every lane of every block would be most of the time.
+char* stack_of(int lane) {
+  thread_local std::vector<std::unique_ptr<char[]>> stacks;
+  while (stacks.size() <= static_cast<size_t>(lane))
+    stacks.push_back(std::make_unique_for_overwrite<char[]>(kStackBytes));
+  return stacks[lane].get();
+}
 
 [[noreturn]] void report(const std::string& what) {
   std::ostringstream text;
@@ -115,7 +125,7 @@ void resume(int lane) {
   current->running = lane;
 #if NF12_FIBERS_UNDER_ASAN
   void* fake = nullptr;
-  __sanitizer_start_switch_fiber(&fake, fiber.stack.get(), kStackBytes);
+  __sanitizer_start_switch_fiber(&fake, fiber.stack, kStackBytes);
   swapcontext(&current->scheduler, &fiber.context);
   __sanitizer_finish_switch_fiber(fake, nullptr, nullptr);
 #else
@@ -161,10 +171,11 @@ void run_block(Block& block) {
   const int lanes = block.launch.waves * kWave;
   block.fibers.resize(lanes);
   block.uniform.resize(block.launch.waves);
-  for (Fiber& fiber : block.fibers) {
-    fiber.stack = std::make_unique_for_overwrite<char[]>(kStackBytes);
+  for (int i = 0; i < lanes; ++i) {
+    Fiber& fiber = block.fibers[i];
+    fiber.stack = stack_of(i);
     getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = fiber.stack.get();
+    fiber.context.uc_stack.ss_sp = fiber.stack;
     fiber.context.uc_stack.ss_size = kStackBytes;
     fiber.context.uc_link = nullptr;
     makecontext(&fiber.context, lane_main, 0);
@@ -290,6 +301,11 @@ void check_write(const void* p, int bytes, int alignment) {
   }
 }
 
+void check_slot(int slot, int count) {
+  if (slot < 0 || slot >= count)
+    report("register " + std::to_string(slot) + " of " + std::to_string(count));
+}
+
 void check_uniform(const char* word, uint64_t value) {
   std::vector<Passed>& passed = current->uniform[current->running / kWave];
   const size_t i = self().uniform_words++;
@@ -297,7 +313,7 @@ void check_uniform(const char* word, uint64_t value) {
     passed.push_back({word, value});
     return;
   }
-  if (passed[i].value == value && std::string(passed[i].word) == word) return;
+  if (passed[i].value == value && std::strcmp(passed[i].word, word) == 0) return;
   std::ostringstream text;
   text << "passes " << value << " to " << word << " where another lane of its wave passed "
        << passed[i].value << " to " << passed[i].word;

@@ -26,6 +26,8 @@ void check_read(const void* p, int bytes, int alignment);
 void check_write(const void* p, int bytes, int alignment);
 // Throws unless every lane of the wave passes the same value at the same point.
 void check_uniform(const char* word, uint64_t value);
+// Throws unless 0 <= slot < count.
+void check_slot(int slot, int count);
 }  // namespace host
 
 int lane();
@@ -91,6 +93,7 @@ inline void replace_bits(uint32_t& w, uint32_t mask, uint32_t value) {
 }
 inline void replace16(uint32_t* w, int slot, uint32_t mask, uint32_t value) {
   host::check_uniform("replace16", static_cast<uint32_t>(slot));
+  host::check_slot(slot, 16);
   replace_bits(w[slot], mask, value);
 }
 

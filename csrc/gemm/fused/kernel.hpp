@@ -168,10 +168,10 @@ NF12_DEVICE void patch_listed(const uint32_t* escapes, int count, int half, int 
     const int owner = static_cast<int>(escape.position / kTileColumns) + half * kTileRows;
     const uint32_t mask = arch::lane() == owner ? (column % 2 ? 0xFFFF0000u : 0x0000FFFFu) : 0u;
     const uint32_t value = escape.value * 0x10001u;
-    const int slot = column / 2 - chunk * pairs;
     NF12_UNROLL
     for (int first = 0; first < pairs; first += 16)
-      if (slot / 16 == first / 16) arch::replace16(&w[first], slot % 16, mask, value);
+      if (column / 32 == (chunk * pairs + first) / 16)
+        arch::replace16(&w[first], column / 2 % 16, mask, value);
   }
 }
 
@@ -409,10 +409,11 @@ NF12_DEVICE void publish_sums(const Sums<config>& sums, const Plane& plane) {
 template <GemmConfig config, typename Plane>
 NF12_DEVICE void store_outputs(const GemmParams& p, const Plane& plane) {
   using Plan = FusedPlan<config>;
+  const int first = arch::wave();
   const int row = arch::block_x() * Plan::kBlockRows + arch::lane();
   if (row >= static_cast<int>(p.weight.n)) return;
   NF12_NO_UNROLL
-  for (int t = arch::wave(); t < Plan::kTokens; t += Plan::kWaves) {
+  for (int t = first; t < Plan::kTokens; t += Plan::kWaves) {
     float sum = 0;
     NF12_UNROLL
     for (int wave = 0; wave < Plan::kWaves; ++wave)
