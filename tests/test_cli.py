@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import errno
 import json
 import os
 import signal
@@ -17,7 +18,7 @@ import pytest
 import torch
 from checkpoints import PACKED, digests, every_kind, write_folder
 from forks import Done, forks
-from reference import realistic_weights, special_weights
+from reference import realistic_weights
 from safetensors.torch import load_file as load_safetensors
 from safetensors.torch import save_file
 from typer.testing import CliRunner
@@ -152,24 +153,52 @@ def test_hostile_packed_checkpoint_is_2(source: Path, tmp_path: Path) -> None:
 def test_disk_full_is_3_and_says_how_to_go_on(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def write(descriptor: int, view: memoryview) -> int:
-        raise OSError(28, "No space left on device")
+    real_write = os.write
 
-    monkeypatch.setattr("nf12.checkpoint.staging.write_all", write)
-    done = nf12_command("convert", source, tmp_path / "packed")
+    def write(descriptor: int, view: memoryview) -> int:
+        if view.nbytes > 10_000:  # there is room for the journal's lines, not for the weights
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real_write(descriptor, view)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", write)
+        done = nf12_command("convert", source, tmp_path / "packed")
     assert done.exit_code == 3
     assert "No space left on device; what is done is kept: run the same command" in done.stderr
     assert not (tmp_path / "packed").exists()
 
 
+def test_no_room_to_begin_promises_nothing(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(descriptor: int, view: memoryview) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("nf12.checkpoint.staging.write_all", write)
+    done = nf12_command("convert", source, tmp_path / "packed")
+    assert done.exit_code == 3
+    assert done.stderr.endswith("No space left on device\n")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["source"]
+
+
+# Each file takes a tenth of a second, so that Ctrl-C comes in the middle.
+SLOW_MAIN = """
+    import time
+    from nf12.checkpoint import staging
+    from nf12.cli import main
+    sync_folder = staging.sync_folder
+    staging.sync_folder = lambda path: (time.sleep(0.1), sync_folder(path))
+    main()
+"""
+
+
 def test_ctrl_c_is_130_and_the_next_run_goes_on(tmp_path: Path) -> None:
-    tensors = {f"w{i}": special_weights(1024, 1024, share=1e-4, seed=i) for i in range(24)}
-    source = write_folder(tmp_path / "source", tensors, shards=12)
+    source = write_folder(tmp_path / "source", shards=12)
     packed = tmp_path / "packed"
-    process = forks().start(MAIN, "convert", source, packed)
+    process = forks().start(SLOW_MAIN, "convert", source, packed)
     journal = tmp_path / "packed.nf12-partial" / "journal"
     deadline = time.monotonic() + 120
-    while not (journal.exists() and journal.read_bytes().count(b"\n") > 3):
+    while not (journal.exists() and b'"done"' in journal.read_bytes()):
         assert time.monotonic() < deadline
         time.sleep(0.002)
     os.kill(process, signal.SIGINT)
