@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "csrc/cpu/cpu.hpp"
+#include "csrc/cpu/huge_pages.hpp"
 #include "csrc/cpu/parallel.hpp"
 #include "csrc/cpu/unpack_kernels.hpp"
 #include "csrc/format/escapes.hpp"
@@ -19,9 +20,8 @@ void patch_row(const PackedView& w, IndexWord word, int row, uint16_t* out) {
   const uint32_t* entries = w.escapes + int64_t{word.quad} * kEntriesPerQuad;
   const int shift = -scale_shift(w.base);
   if (word.is_raw()) {
-    uint16_t values[kTileColumns];
-    std::memcpy(values, entries + row * kTileColumns / 2, sizeof(values));
-    for (int i = 0; i < kTileColumns; ++i) out[i] = scale_by(values[i], shift);
+    std::memcpy(out, entries + row * kTileColumns / 2, sizeof(uint16_t) * kTileColumns);
+    scale_all(out, kTileColumns, shift);
     return;
   }
   for (uint32_t i = 0; i < word.count; ++i) {
@@ -52,6 +52,7 @@ int64_t gather_rows(const PackedView& w, const Id* ids, int64_t count, uint16_t*
   const Id* bad = std::find_if(ids, ids + count, [&](Id id) { return id < 0 || id >= w.n; });
   if (bad != ids + count) return bad - ids;
   const UnpackKernels& kernels = unpack_kernels(level);
+  prefer_huge_pages(out, count * w.k * static_cast<int64_t>(sizeof(*out)));
   const int64_t grain = std::max<int64_t>(1, kGrainWeights / w.k);
   parallel_for(parallel, count, grain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) gather_row(kernels, w, ids[i], out + i * w.k);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "csrc/cpu/cpu.hpp"
+#include "csrc/cpu/huge_pages.hpp"
 #include "csrc/cpu/pack_base.hpp"
 #include "csrc/cpu/pack_kernels.hpp"
 #include "csrc/cpu/pack_source.hpp"
@@ -76,7 +77,7 @@ void write_list(const SourceTile& tile, const uint64_t* escape_columns, IndexWor
 void write_raw(const SourceTile& tile, IndexWord word, int shift, uint32_t* escapes) {
   uint16_t values[kTileWeights];
   tile.copy_to(values, 0);
-  for (uint16_t& value : values) value = scale_by(value, shift);
+  scale_all(values, kTileWeights, shift);
   std::memcpy(escapes + int64_t{word.quad} * kEntriesPerQuad, values, sizeof(values));
 }
 
@@ -134,6 +135,7 @@ void write_pack(const PackSource& source, const PackPlan& plan, const PackResult
   const PackKernels& kernels = pack_kernels(level);
   const TileGrid grid = tile_grid(source);
   const auto word = [&](int64_t tile) { return IndexWord::from_bits(result.index[tile]); };
+  prefer_huge_pages(result.payload, grid.tiles() * kTileBytes);
   parallel_for(parallel, grid.tiles(), kGrainTiles, [&](int64_t begin, int64_t end) {
     grid.for_each(begin, end, [&](int64_t tile, int64_t x, int64_t r, int64_t c) {
       write_tile(kernels, source_tile(source, x, r, c), word(tile), plan.base,

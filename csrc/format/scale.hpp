@@ -48,8 +48,14 @@ NF12_INLINE constexpr uint16_t scale_by(uint16_t bits, int shift) {
   return scale_by_rare(bits, shift);
 }
 
+// Raw tiles: at base 112, where most of them are, there is nothing to do.
+NF12_INLINE constexpr void scale_all(uint16_t* values, int count, int shift) {
+  if (shift == 0) return;
+  for (int i = 0; i < count; ++i) values[i] = scale_by(values[i], shift);
+}
+
 NF12_INLINE constexpr bool scales_exactly(uint16_t bits, int shift) {
-  return scale_by(scale_by(bits, shift), -shift) == bits;
+  return shift == 0 || scale_by(scale_by(bits, shift), -shift) == bits;
 }
 
 static_assert(scale_by(0x3F80, -16) == 0x3780 && scale_by(0x8000, 16) == 0x8000);
