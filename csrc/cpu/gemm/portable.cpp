@@ -32,16 +32,23 @@ void expand_x(const GemmArgs& args, int64_t columns, float* x) {
   }
 }
 
+// Codes first, one to a byte: what follows is then the same for every column, which compilers turn
+// into vectors.
+void decode_row(const uint8_t* tile, int row, uint16_t* bits) {
+  uint8_t codes[kTileColumns];
+  for (int column = 0; column < kTileColumns; column += 8) {
+    uint32_t word;
+    std::memcpy(&word, tile + code_word_byte(row, column), sizeof word);
+    for (int i = 0; i < 8; ++i) codes[column + i] = word >> code_bit(i) & 0xF;
+  }
+  const uint8_t* bytes = tile + sign_mantissa_byte(row, 0);
+  for (int i = 0; i < kTileColumns; ++i) bits[i] = decode_weight(bytes[i], codes[i]);
+}
+
 void decode_tile(const PackedView& w, int64_t r, int64_t c, float* out) {
-  const uint8_t* tile = w.tile(r, c);
   uint16_t bits[kTileWeights];
   for (int row = 0; row < kTileRows; ++row) {
-    for (int column = 0; column < kTileColumns; ++column) {
-      uint32_t code_word;
-      std::memcpy(&code_word, tile + code_word_byte(row, column), sizeof code_word);
-      bits[kTileColumns * row + column] =
-          decode_weight(tile[sign_mantissa_byte(row, column)], code_word >> code_bit(column) & 0xF);
-    }
+    decode_row(w.tile(r, c), row, bits + kTileColumns * row);
   }
   if (const uint32_t word = w.index_word(r, c)) {
     patch_tile(w, word, [](int position) { return position; }, bits);
