@@ -1,0 +1,52 @@
+"""The records of CPU levels that were proven on other machines (scripts/prove_cpu_levels.py)."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+import nf12
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
+import prove_cpu_levels as proofs
+
+RECORDS = proofs.read_records()
+
+
+def test_every_level_is_known() -> None:
+    assert tuple(nf12.info()["cpu"]["levels"]) == proofs.LEVELS
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_record_shows_no_difference(name: str) -> None:
+    record = RECORDS[name]
+    assert record["sources"] == list(proofs.SOURCES)
+    assert len(record["source_hash"]) == len(record["library_sha256"]) == 64
+    for level, result in record["levels"].items():
+        assert level in proofs.LEVELS
+        assert result["cases"] > 100 and result["differences"] == 0, level
+
+
+def test_stale_records_are_named() -> None:
+    """A change under csrc/format or csrc/cpu outdates the records: CI goes on, and says so."""
+    supported = tuple(nf12.info()["cpu"]["supported"])
+    print(proofs.format_table(supported))
+    for level, state, evidence in proofs.states(supported):
+        if state in ("stale", "unproven"):
+            warnings.warn(f"CPU level {level} is {state}: {evidence}", stacklevel=1)
+
+
+def test_a_changed_source_makes_a_record_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = {
+        "date": "2026-01-01",
+        "source_hash": proofs.source_hash(),
+        "levels": {"amx": {"cases": 1000, "differences": 0}},
+    }
+    monkeypatch.setattr(proofs, "read_records", lambda: {"r.json": record})
+    assert dict(row[:2] for row in proofs.states(()))["amx"] == "proven"
+    assert dict(row[:2] for row in proofs.states(()))["avx2"] == "unproven"
+    record["source_hash"] = "0" * 64
+    assert dict(row[:2] for row in proofs.states(()))["amx"] == "stale"
