@@ -56,7 +56,7 @@ def resolve_backend(name: Backend | str = "auto", device: torch.device | str = "
 
 
 def _resolve(name: Backend | str, device_type: str) -> Backend:
-    return _resolve_once(Backend(name), device_type)
+    return _resolve_once(name, device_type)
 
 
 # Traced code takes the answer as a constant: neither the environment nor files belong in a graph.
@@ -66,7 +66,8 @@ _resolve._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @functools.cache
-def _resolve_once(backend: Backend, device_type: str) -> Backend:
+def _resolve_once(name: Backend | str, device_type: str) -> Backend:
+    backend = Backend(name)
     source = f"backend {backend.value!r}"
     if backend is Backend.AUTO:
         backend = _default()
