@@ -94,5 +94,5 @@ class Forks:
 
 @functools.cache
 def forks() -> Forks:
-    """The one server of a test session."""
+    """The one server of a test run."""
     return Forks()

@@ -13,12 +13,12 @@ import torch
 from checkpoints import write_folder, write_json
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import realistic_weights, special_weights
+from reference import assert_bits_equal, realistic_weights, special_weights
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file as load_safetensors
 from safetensors.torch import save_file
 
-from nf12 import FormatError, checkpoint
+from nf12 import FormatError, PackedWeight, checkpoint
 from nf12.checkpoint import CheckpointError
 from nf12.checkpoint.header import read_header
 
@@ -124,6 +124,20 @@ def test_header_length(content: bytes, text: str, tmp_path: Path) -> None:
         checkpoint.convert(tmp_path / "x.safetensors", tmp_path / "packed")
 
 
+def test_data_at_an_odd_offset(tmp_path: Path) -> None:
+    """Nothing in the file format aligns the data; only writers do."""
+    weight = special_weights(64, 128)
+    data = weight.view(torch.uint8).numpy().tobytes()
+    text = json.dumps({"w": entry(0, len(data), [64, 128], "BF16")}).encode()
+    path = raw_file(tmp_path / "x.safetensors", text.ljust(len(text) + 1 - len(text) % 2), data)
+    assert read_header(path).data_start % 2 == 1
+    checkpoint.convert(path, tmp_path / "packed.safetensors")
+    loaded = checkpoint.load_file(tmp_path / "packed.safetensors")["w"]
+    assert isinstance(loaded, PackedWeight)
+    assert_bits_equal(loaded.unpack(), weight)
+    assert checkpoint.verify(path, tmp_path / "packed.safetensors").identical
+
+
 @given(data=st.data())
 def test_no_byte_of_a_header_can_do_more_than_be_refused(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
@@ -206,6 +220,12 @@ def test_index_rules(case: str, sharded: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=text):
         checkpoint.convert(sharded, tmp_path / "packed")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["source"]
+
+
+def test_an_index_beside_another_checkpoint(sharded: Path, tmp_path: Path) -> None:
+    save_file({"w": torch.ones(2)}, sharded / "model.safetensors")
+    with pytest.raises(CheckpointError, match="are two checkpoints: pass the file, or remove one"):
+        checkpoint.convert(sharded, tmp_path / "packed")
 
 
 def test_missing_shard(sharded: Path, tmp_path: Path) -> None:

@@ -203,7 +203,14 @@ class Checkpoint:
         files = [name for name in names if name.endswith(".safetensors")]
         for stem in USUAL_STEMS:
             if stem + INDEX_SUFFIX in indices:
-                return self._read_index(stem + INDEX_SUFFIX)
+                shards = self._read_index(stem + INDEX_SUFFIX)
+                # Loaders disagree on which of the two counts.
+                if stem + ".safetensors" in files and stem + ".safetensors" not in shards:
+                    raise CheckpointError(
+                        f"{self.folder}: {stem}.safetensors and {stem}{INDEX_SUFFIX}, which names"
+                        " other files, are two checkpoints: pass the file, or remove one"
+                    )
+                return shards
             if stem + ".safetensors" in files:
                 return [stem + ".safetensors"]
         if len(indices) == 1:
