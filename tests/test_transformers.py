@@ -544,7 +544,7 @@ def test_every_layer_of_smollm2_on_its_real_activations(smollm2: Any) -> None:
 
     hooks = [layer.register_forward_hook(compare) for layer in layers]
     with torch.inference_mode():
-        packed(torch.arange(1000, 1012)[None])
+        packed(torch.arange(1000, 1005)[None])
     for hook in hooks:
         hook.remove()
     assert layers == {}
