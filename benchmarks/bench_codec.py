@@ -4,10 +4,12 @@
     python benchmarks/bench_codec.py --output -      # prints the table only
 
 GB/s counts the bytes of the BF16 weight, whatever the direction: a copy at 10 GB/s reads and writes
-10 GB each second. `copy` writes memory that is there, `clone` (as pack, unpack and gather do) memory
-that the kernel has yet to map: on many machines page faults are most of its time. Every result is compared bit for bit in the same run, before it is timed, and the
-contenders of a row alternate in one process; medians are shown. The weights of consecutive calls
-differ and exceed the last-level cache together.
+10 GB each second. `copy` writes memory that is there; `clone`, as pack, unpack and gather do, new
+memory that the kernel has yet to map: on many machines page faults are most of its time.
+
+Every result is compared bit for bit in the same run, before it is timed, and the contenders of a
+row alternate in one process; medians are shown. The weights of consecutive calls differ and exceed
+the last-level cache together.
 """
 
 from __future__ import annotations
