@@ -4,8 +4,8 @@
     scripts/dump_isa.py fused.gfx1201.co [more.co ...] [--json FILE]
 
 Reads the code object alone: registers, scratch and LDS from its notes, everything else from the
-disassembly of the main loop. That loop is followed along its steady path: past the branch around
-the side table (a clean tile) and through the branch that ends an odd number of tile columns.
+disassembly of the main loop. That loop is followed along its steady path: around the side table,
+as its tiles are clean, and through every multiplication.
 
 Exit code 0: every bar holds; 1: one does not, it is named below the table; 2: no tools or kernels.
 """
@@ -15,13 +15,14 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import shutil
-import subprocess
 import sys
 import tempfile
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from gfx12_code import Instruction, disassemble, notes, run, tool
+from gfx12_hazards import unguarded_reads
 
 TILE_WEIGHTS = 1024
 LANES = 32
@@ -33,26 +34,6 @@ MAX_TILE_CYCLES = 280.0
 MAX_LDS_CYCLES = 400
 ONE_TOKEN_LDS_BYTES = 32 * 1024
 WAVES = 8
-
-
-@dataclass(frozen=True)
-class Instruction:
-    address: int
-    size_bytes: int
-    text: str
-    target: int | None  # of a branch
-
-    @property
-    def opcode(self) -> str:
-        return self.text.split(None, 1)[0]
-
-    @property
-    def is_weight_load(self) -> bool:
-        return self.opcode.startswith(("global_load", "buffer_load")) and "TH_LOAD_NT" in self.text
-
-    @property
-    def is_dot(self) -> bool:
-        return self.opcode.startswith("v_dot2_f32_bf16")
 
 
 @dataclass
@@ -76,97 +57,53 @@ class Row:
     tiles_in_flight: float
     cycles_per_tile: float
     lds_cycles_per_tile: float
+    hazards: int
     faults: list[str]
 
 
-def run(*command: str) -> str:
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    if result.returncode != 0:
-        print(f"{command[0]}: {result.stderr.strip()}", file=sys.stderr)
-        sys.exit(2)
-    return result.stdout
-
-
-def tool(name: str) -> str:
-    for candidate in (f"{name}-19", name):
-        if shutil.which(candidate):
-            return candidate
-    print(f"dump_isa.py: {name}-19 is not on PATH", file=sys.stderr)
-    sys.exit(2)
-
-
-def notes(code_object: Path) -> tuple[str, dict[str, dict[str, int]]]:
-    """The target's name, and per kernel the numbers of its metadata."""
-    text = run(tool("llvm-readelf"), "--notes", str(code_object))
-    target = re.search(r"amdhsa\.target:\s+'?\S*?(gfx\w+)", text)
-    kernels: dict[str, dict[str, int]] = {}
-    for entry in re.split(r"\n  - (?=\.)", text)[1:]:
-        # Two spaces more than `.args` entries: the kernel's own fields.
-        fields = dict(re.findall(r"^ {4}\.(\w+):\s+(\S+)$", "    " + entry, re.MULTILINE))
-        if "name" in fields:
-            kernels[fields["name"]] = {k: int(v) for k, v in fields.items() if v.isdigit()}
-    return (target.group(1) if target else "?"), kernels
-
-
-INSTRUCTION = re.compile(
-    r"\t(.*?)\s*// ([0-9A-F]+): ([0-9A-F]{8}(?: [0-9A-F]{8})*)(?: <\w+(?:\+0x(\w+))?>)?"
-)
-
-
-def disassemble(code_object: Path) -> dict[str, list[Instruction]]:
-    kernels: dict[str, list[Instruction]] = {}
-    current: list[Instruction] = []
-    start = 0
-    for line in run(tool("llvm-objdump"), "-d", str(code_object)).splitlines():
-        if header := re.match(r"([0-9a-f]+) <(\w+)>:", line):
-            start = int(header.group(1), 16)
-            current = kernels.setdefault(header.group(2), [])
-        elif body := INSTRUCTION.match(line):
-            text, address, encoding, offset = body.groups()
-            is_branch = text.startswith(("s_branch", "s_cbranch"))
-            target = start + int(offset or "0", 16) if is_branch else None
-            size_bytes = 4 * len(encoding.split())
-            current.append(Instruction(int(address, 16), size_bytes, text, target))
-    return kernels
-
-
 def main_loop(code: list[Instruction]) -> tuple[int, int] | None:
-    """Indices of the first and last instruction of the innermost loop that streams weights for x in
-    scalar registers (the other such loop hands x from lane to lane by v_readlane)."""
+    """Indices of the first and last instruction of the innermost loop that streams weights for x
+    in scalar registers (the other such loop hands x from lane to lane by v_readlane)."""
     index = {instruction.address: i for i, instruction in enumerate(code)}
-    best: tuple[int, int] | None = None
+    loops: dict[int, int] = {}
     for last, instruction in enumerate(code):
-        if instruction.target is None or instruction.target > instruction.address:
-            continue
-        first = index[instruction.target]
+        if instruction.target is not None and instruction.target <= instruction.address:
+            loops[index[instruction.target]] = last
+    streams = []
+    for first, last in loops.items():
         body = code[first : last + 1]
-        streams = any(i.is_weight_load for i in body) and any(i.is_dot for i in body)
         by_lane = sum(i.opcode.startswith("v_readlane") for i in body) >= LANES
-        if streams and not by_lane and (best is None or last - first < best[1] - best[0]):
-            best = (first, last)
-    return best
+        if any(i.is_weight_load for i in body) and any(i.is_dot for i in body) and not by_lane:
+            streams.append((first, last))
+    return min(streams, key=lambda bounds: bounds[1] - bounds[0], default=None)
 
 
 def steady_path(code: list[Instruction], first: int, last: int) -> list[Instruction]:
-    """The instructions of one round over clean tiles."""
+    """The instructions of one round over clean tiles: of the ways from the loop's head back to it,
+    those with the most dot products and weight loads, and of these the shortest."""
     index = {instruction.address: i for i, instruction in enumerate(code)}
-    path: list[Instruction] = []
-    i = first
-    while True:
+    best: dict[int, tuple[int, int]] = {}  # work from here on, minus the instructions it takes
+    step: dict[int, int] = {}
+    for i in range(last, first - 1, -1):
         instruction = code[i]
-        path.append(instruction)
-        if i == last or len(path) > last - first + 1:
-            return path
-        if instruction.target is None:
-            i += 1
-            continue
-        target = index.get(instruction.target, last + 1)
-        if instruction.opcode == "s_branch":
-            i = target
-        elif i < target <= last and not any(x.is_dot or x.is_weight_load for x in code[i:target]):
-            i = target  # around the side table
-        else:
-            i += 1
+        nexts = [] if instruction.opcode == "s_branch" else [i + 1]
+        if instruction.target is not None:
+            nexts.append(index[instruction.target])
+        for following in nexts:
+            if following != first and not i < following <= last:
+                continue  # out of the loop, or round an inner one
+            if following != first and following not in best:
+                continue
+            work, cost = (0, 0) if following == first else best[following]
+            work += instruction.is_dot + instruction.is_weight_load
+            if i not in best or (work, cost - 1) > best[i]:
+                best[i], step[i] = (work, cost - 1), following
+    path = [code[first]]
+    i = step[first]
+    while i != first:
+        path.append(code[i])
+        i = step[i]
+    return path
 
 
 def flight(path: list[Instruction]) -> tuple[float, list[int]]:
@@ -244,6 +181,7 @@ def measure(target: str, name: str, fields: dict[str, int], code: list[Instructi
         tiles_in_flight=in_flight,
         cycles_per_tile=cycles,
         lds_cycles_per_tile=lds_cycles,
+        hazards=len(unguarded_reads(code)),
         faults=[],
     )
     row.faults = faults_of(row, code, path, waits)
@@ -285,6 +223,7 @@ def faults_of(
         (any(waits), f"every wait for weights is for all of them: {row.waits}"),
         (row.cycles_per_tile <= MAX_TILE_CYCLES, f"{row.cycles_per_tile:.0f} cycles a tile"),
         (row.lds_cycles_per_tile <= MAX_LDS_CYCLES, f"{row.lds_cycles_per_tile:.0f} LDS cycles"),
+        (row.hazards == 0, f"{row.hazards} reads of scalar registers that may see an old value"),
         (row.lds_bytes == lds_wanted, f"{row.lds_bytes} bytes of LDS, not {lds_wanted}"),
     ]
     return [text for holds, text in checks if not holds]
@@ -305,6 +244,7 @@ COLUMNS = (
     ("cycles / tile", "cycles_per_tile", ".0f"),
     ("LDS cycles / tile", "lds_cycles_per_tile", "g"),
     ("loop bytes", "loop_bytes", "d"),
+    ("SGPR hazards", "hazards", "d"),
 )
 
 
