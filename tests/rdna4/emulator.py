@@ -49,7 +49,9 @@ def _load_emulator() -> ModuleType:
     LDS at whatever address they hold."""
     root = os.environ["TINYGRAD"]
     if shutil.which("clang") is None:
-        os.environ.setdefault("CC", "clang-19")  # the emulator compiles what it emulates
+        # The emulator compiles what it emulates, by this name if there is no plain one.
+        versions = (f"clang-{version}" for version in range(22, 18, -1))
+        os.environ.setdefault("CC", next(filter(shutil.which, versions), "clang"))
     if root not in sys.path:
         sys.path.insert(0, root)
     emu: Any = importlib.import_module("test.mockgpu.amd.emu")

@@ -67,10 +67,12 @@ def code_object(tmp_path_factory: pytest.TempPathFactory) -> emulator.CodeObject
     """NF12_CODE_OBJECT, or the source compiled as the build compiles it."""
     if path := os.environ.get("NF12_CODE_OBJECT"):
         return emulator.CodeObject(Path(path))
-    if shutil.which("clang-19") is None:
-        pytest.skip("clang-19 is not on PATH and NF12_CODE_OBJECT is not set")
+    compilers = [f"clang-{version}" for version in range(22, 19, -1)]
+    compiler = next(filter(shutil.which, compilers), None)
+    if compiler is None:
+        pytest.skip(f"none of {', '.join(compilers)} on PATH, and NF12_CODE_OBJECT is not set")
     out = tmp_path_factory.mktemp("co") / "fused.gfx1201.co"
-    command = ["clang-19", *FLAGS, "--offload-arch=gfx1201", "-I.", "-o", str(out), SOURCE]
+    command = [compiler, *FLAGS, "--offload-arch=gfx1201", "-I.", "-o", str(out), SOURCE]
     subprocess.run(command, cwd=ROOT, check=True)
     return emulator.CodeObject(out)
 
