@@ -9,15 +9,20 @@
 //   load_stream16(base, offset)             16 bytes of weights, read once, past the near caches
 //   load16 load4 load2 (base, offset)       global memory: uniform base, a lane's offset in bytes
 //   store4 store2 (pointer, value)
+//   load_words<count, alignment>(pointer), store_words likewise: a lane's own address
+//   atomic_add8 atomic_or4 atomic_min4      global memory, no result: any order gives the same
 //   uniform_load<words>(base, offset)       same address in every lane
 //   broadcast(value, lane)                  one lane's value for the whole wave
+//   ballot(condition)                       bit i is lane i's condition; uniform
+//   swap_in_quad<mask>(value)               the value of lane ^ mask, mask 1, 2 or 3
 //   dot2 permute_bytes merge_bits           BF16 pairs and their bits; replace_bits in place
 //   replace16(w, slot, mask, value)         one of sixteen registers, chosen by a uniform number
 //   in_register(value)                      a uniform value the compiler may not take apart
 //   arrive(words) settle(value)             fences for one value: its uses stay below, its making
 //   hold_order()                            above; and one for all that the scheduler could move
 //   reread_arguments(params)                for rare paths: frees the registers elsewhere
-//   NF12_SHARED(type, name, count)          memory of a block: name.load(i), name.store(i, value)
+//   NF12_SHARED(type, name, count)          memory of a block: name.load(i), name.store(i, value),
+//                                           name.add(i, value) atomically
 #pragma once
 #include <cstddef>
 #include <cstdint>

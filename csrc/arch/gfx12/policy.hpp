@@ -63,6 +63,35 @@ NF12_DEVICE void store4(float* p, float value) {
   *reinterpret_cast<GlobalOut<float>>(reinterpret_cast<uintptr_t>(p)) = value;
 }
 
+// One instruction whatever the alignment: global memory of this family takes any address.
+template <int count, int alignment>
+using AlignedVector = Vector<count> __attribute__((aligned(alignment)));
+template <int count, int alignment = 4 * count>
+NF12_DEVICE Words<count> load_words(const void* p) {
+  const auto vector =
+      reinterpret_cast<const __attribute__((address_space(1))) AlignedVector<count, alignment>*>(
+          reinterpret_cast<uintptr_t>(p));
+  return __builtin_bit_cast(Words<count>, *vector);
+}
+template <int count, int alignment = 4 * count>
+NF12_DEVICE void store_words(void* p, const Words<count>& words) {
+  *reinterpret_cast<__attribute__((address_space(1))) AlignedVector<count, alignment>*>(
+      reinterpret_cast<uintptr_t>(p)) = __builtin_bit_cast(Vector<count>, words);
+}
+
+NF12_DEVICE void atomic_add8(uint64_t* p, uint64_t value) {
+  __hip_atomic_fetch_add(reinterpret_cast<GlobalOut<uint64_t>>(reinterpret_cast<uintptr_t>(p)),
+                         value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
+NF12_DEVICE void atomic_or4(uint32_t* p, uint32_t value) {
+  __hip_atomic_fetch_or(reinterpret_cast<GlobalOut<uint32_t>>(reinterpret_cast<uintptr_t>(p)),
+                        value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
+NF12_DEVICE void atomic_min4(uint32_t* p, uint32_t value) {
+  __hip_atomic_fetch_min(reinterpret_cast<GlobalOut<uint32_t>>(reinterpret_cast<uintptr_t>(p)),
+                         value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
+
 // s_load: through the scalar cache into SGPRs. Base and offset in bytes are uniform, the address is
 // 4-byte aligned; the offset is added by the load itself.
 template <int count>
@@ -74,6 +103,16 @@ NF12_DEVICE Words<count> uniform_load(const void* base, uint32_t offset) {
 
 NF12_DEVICE uint32_t broadcast(uint32_t value, int from) {
   return __builtin_amdgcn_readlane(value, from);
+}
+
+NF12_DEVICE uint32_t ballot(bool condition) { return __builtin_amdgcn_ballot_w32(condition); }
+
+// DPP quad_perm: an operand modifier, no trip through LDS.
+template <int mask>
+NF12_DEVICE uint32_t swap_in_quad(uint32_t value) {
+  static_assert(mask >= 1 && mask <= 3);
+  constexpr int kFrom = (0 ^ mask) | (1 ^ mask) << 2 | (2 ^ mask) << 4 | (3 ^ mask) << 6;
+  return __builtin_amdgcn_update_dpp(0, value, kFrom, 0xF, 0xF, true);
 }
 
 // a.lo * b.lo + a.hi * b.hi + c, BF16 pairs, FP32 sum.
@@ -166,6 +205,10 @@ struct Shared {
   T* memory;
   NF12_DEVICE T load(int i) const { return memory[i]; }
   NF12_DEVICE void store(int i, T value) const { memory[i] = value; }
+  NF12_DEVICE void add(int i, T value) const {
+    __hip_atomic_fetch_add((__attribute__((address_space(3))) T*)&memory[i], value,
+                           __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
+  }
 };
 
 }  // namespace nf12::arch

@@ -27,6 +27,8 @@ struct SharedWord {
   int writer = -1, write_epoch = -1;
   int reader = -1, read_epoch = -1;
   bool several_readers = false;
+  int adder = -1, add_epoch = -1;  // atomic: adds do not race with each other
+  bool several_adders = false;
 };
 
 struct SharedArray {
@@ -52,8 +54,8 @@ struct Fiber {
   State state = State::kReady;
   Passed meeting = {"", 0};
   size_t uniform_words = 0;   // how many uniform words this lane has passed
-  uint64_t broadcasts = 0;    // meetings of the wave so far
-  uint32_t deposits[2] = {};  // the last two values brought to a broadcast: a lane may be one ahead
+  uint64_t meetings = 0;      // of the wave so far
+  uint32_t deposits[2] = {};  // the last two values brought to a meeting: a lane may be one ahead
 };
 
 struct Block {
@@ -248,6 +250,25 @@ SharedWord& shared_word(SharedArray* array, int i, const char* access) {
   report(text.str());
 }
 
+// Whether another lane has added to the word in this epoch.
+bool added_by_others(const SharedWord& word) {
+  return word.add_epoch == current->epoch &&
+         (word.several_adders || word.adder != current->running);
+}
+
+bool read_by_others(const SharedWord& word) {
+  return word.read_epoch == current->epoch &&
+         (word.several_readers || word.reader != current->running);
+}
+
+// Of the current lane at its wave's next meeting.
+uint64_t bring(uint32_t value) {
+  Fiber& fiber = self();
+  const uint64_t parity = fiber.meetings++ % 2;
+  fiber.deposits[parity] = value;
+  return parity;
+}
+
 }  // namespace
 
 SharedArray* shared_array(const char* name, int count) {
@@ -268,6 +289,7 @@ uint32_t shared_load(SharedArray* array, int i) {
   }
   if (word.write_epoch == current->epoch && word.writer != current->running)
     report_race(array, i, "read", "wrote", word.writer);
+  if (added_by_others(word)) report_race(array, i, "read", "added to", word.adder);
   word.several_readers = word.read_epoch == current->epoch &&
                          (word.several_readers || word.reader != current->running);
   word.reader = current->running;
@@ -279,12 +301,25 @@ void shared_store(SharedArray* array, int i, uint32_t bits) {
   SharedWord& word = shared_word(array, i, "write");
   if (word.write_epoch == current->epoch && word.writer != current->running)
     report_race(array, i, "write", "wrote", word.writer);
-  if (word.read_epoch == current->epoch &&
-      (word.several_readers || word.reader != current->running))
-    report_race(array, i, "write", "read", word.reader);
+  if (read_by_others(word)) report_race(array, i, "write", "read", word.reader);
+  if (added_by_others(word)) report_race(array, i, "write", "added to", word.adder);
   word.bits = bits;
   word.writer = current->running;
   word.write_epoch = current->epoch;
+}
+
+void shared_add(SharedArray* array, int i, uint32_t value) {
+  SharedWord& word = shared_word(array, i, "add");
+  if (word.writer < 0)
+    report("add to shared " + array->name + "[" + std::to_string(i) + "], which nobody wrote");
+  if (word.write_epoch == current->epoch && word.writer != current->running)
+    report_race(array, i, "add", "wrote", word.writer);
+  if (read_by_others(word)) report_race(array, i, "add", "read", word.reader);
+  word.several_adders =
+      word.add_epoch == current->epoch && (word.several_adders || word.adder != current->running);
+  word.adder = current->running;
+  word.add_epoch = current->epoch;
+  word.bits += value;
 }
 
 void check_read(const void* p, int bytes, int alignment) { buffer_of(p, bytes, alignment, "read"); }
@@ -299,6 +334,11 @@ void check_write(const void* p, int bytes, int alignment) {
       report("second write to byte " + std::to_string(byte) + " of " + buffer.name);
     current->written[i][byte] = 1;
   }
+}
+
+void check_atomic(const void* p, int bytes) {
+  const Buffer& buffer = current->launch.buffers[buffer_of(p, bytes, bytes, "atomic")];
+  if (!buffer.writable) report("atomic on " + buffer.name + ", which is read-only");
 }
 
 void check_slot(int slot, int count) {
@@ -318,6 +358,21 @@ void check_uniform(const char* word, uint64_t value) {
   text << "passes " << value << " to " << word << " where another lane of its wave passed "
        << passed[i].value << " to " << passed[i].word;
   report(text.str());
+}
+
+uint32_t meet_wave(const char* word, uint64_t common, uint32_t value, int from) {
+  const uint64_t parity = bring(value);
+  meet(State::kAtWave, {word, common});
+  return current->fibers[current->running / kWave * kWave + from].deposits[parity];
+}
+
+uint32_t meet_wave_ballot(bool condition) {
+  const uint64_t parity = bring(condition);
+  meet(State::kAtWave, {"ballot", 0});
+  const int first = current->running / kWave * kWave;
+  uint32_t bits = 0;
+  for (int i = 0; i < kWave; ++i) bits |= current->fibers[first + i].deposits[parity] << i;
+  return bits;
 }
 
 void run(const Launch& launch, const std::function<void()>& kernel) {
@@ -352,12 +407,7 @@ void sync_block() {
 }
 
 uint32_t broadcast(uint32_t value, int from) {
-  host::Fiber& fiber = host::self();
-  const uint64_t parity = fiber.broadcasts++ % 2;
-  fiber.deposits[parity] = value;
-  host::meet(host::State::kAtWave, {"broadcast", static_cast<uint64_t>(from)});
-  const int first = host::current->running / kWave * kWave;
-  return host::current->fibers[first + from].deposits[parity];
+  return host::meet_wave("broadcast", static_cast<uint64_t>(from), value, from);
 }
 
 }  // namespace nf12::arch

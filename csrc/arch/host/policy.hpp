@@ -21,13 +21,20 @@ struct SharedArray;
 SharedArray* shared_array(const char* name, int count);
 uint32_t shared_load(SharedArray* array, int i);
 void shared_store(SharedArray* array, int i, uint32_t bits);
+void shared_add(SharedArray* array, int i, uint32_t value);
 // Throws unless [p, p + bytes) lies in a registered buffer and p is aligned to `alignment`.
 void check_read(const void* p, int bytes, int alignment);
 void check_write(const void* p, int bytes, int alignment);
+// As check_write, but bytes may be changed more than once.
+void check_atomic(const void* p, int bytes);
 // Throws unless every lane of the wave passes the same value at the same point.
 void check_uniform(const char* word, uint64_t value);
 // Throws unless 0 <= slot < count.
 void check_slot(int slot, int count);
+// Brings a value to a meeting of the wave and takes away the one that lane `from` brought; what
+// `common` says must be the same for all lanes.
+uint32_t meet_wave(const char* word, uint64_t common, uint32_t value, int from);
+uint32_t meet_wave_ballot(bool condition);
 }  // namespace host
 
 int lane();
@@ -66,10 +73,38 @@ inline void store4(float* p, float value) {
   host::check_write(p, 4, 4);
   *p = value;
 }
+template <int count, int alignment = 4 * count>
+inline Words<count> load_words(const void* p) {
+  return read_global<Words<count>>(p, 0, alignment);
+}
+template <int count, int alignment = 4 * count>
+inline void store_words(void* p, const Words<count>& words) {
+  host::check_write(p, 4 * count, alignment);
+  __builtin_memcpy(p, &words, sizeof(words));
+}
+inline void atomic_add8(uint64_t* p, uint64_t value) {
+  host::check_atomic(p, 8);
+  *p += value;
+}
+inline void atomic_or4(uint32_t* p, uint32_t value) {
+  host::check_atomic(p, 4);
+  *p |= value;
+}
+inline void atomic_min4(uint32_t* p, uint32_t value) {
+  host::check_atomic(p, 4);
+  if (value < *p) *p = value;
+}
 template <int count>
 inline Words<count> uniform_load(const void* base, uint32_t offset) {
   host::check_uniform("uniform_load", reinterpret_cast<uintptr_t>(base) + offset);
   return read_global<Words<count>>(base, offset, 4);
+}
+
+inline uint32_t ballot(bool condition) { return host::meet_wave_ballot(condition); }
+template <int mask>
+inline uint32_t swap_in_quad(uint32_t value) {
+  static_assert(mask >= 1 && mask <= 3);
+  return host::meet_wave("swap_in_quad", mask, value, lane() ^ mask);
 }
 
 // a.lo * b.lo + a.hi * b.hi + c, BF16 pairs, FP32 sum: two multiply-adds, the low half first.
@@ -119,6 +154,10 @@ struct Shared {
   T load(int i) const { return __builtin_bit_cast(T, host::shared_load(array, i)); }
   void store(int i, T value) const {
     host::shared_store(array, i, __builtin_bit_cast(uint32_t, value));
+  }
+  void add(int i, T value) const {
+    static_assert(static_cast<T>(-1) > 0, "counters");
+    host::shared_add(array, i, value);
   }
 };
 

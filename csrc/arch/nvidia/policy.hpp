@@ -41,6 +41,49 @@ NF12_DEVICE float load4(const float* base, uint32_t offset) { return load<float>
 NF12_DEVICE void store2(uint16_t* p, uint16_t value) { *p = value; }
 NF12_DEVICE void store4(float* p, float value) { *p = value; }
 
+// Accesses must be aligned to their width: as many as that takes.
+template <int count, int alignment = 4 * count>
+NF12_DEVICE Words<count> load_words(const void* p) {
+  Words<count> out;
+  if constexpr (alignment >= 16 && count == 4) {
+    out = load16(static_cast<const uint32_t*>(p), 0);
+  } else if constexpr (alignment >= 8 && count == 2) {
+    const uint2 v = load<uint2>(p, 0);
+    out = {{v.x, v.y}};
+  } else if constexpr (alignment >= 4) {
+    NF12_UNROLL
+    for (int i = 0; i < count; ++i) out.w[i] = load<uint32_t>(p, 4 * i);
+  } else {
+    NF12_UNROLL
+    for (int i = 0; i < count; ++i)
+      out.w[i] = load<uint16_t>(p, 4 * i) | uint32_t{load<uint16_t>(p, 4 * i + 2)} << 16;
+  }
+  return out;
+}
+template <int count, int alignment = 4 * count>
+NF12_DEVICE void store_words(void* p, const Words<count>& words) {
+  if constexpr (alignment >= 16 && count == 4) {
+    *static_cast<uint4*>(p) = {words.w[0], words.w[1], words.w[2], words.w[3]};
+  } else if constexpr (alignment >= 8 && count == 2) {
+    *static_cast<uint2*>(p) = {words.w[0], words.w[1]};
+  } else if constexpr (alignment >= 4) {
+    NF12_UNROLL
+    for (int i = 0; i < count; ++i) static_cast<uint32_t*>(p)[i] = words.w[i];
+  } else {
+    NF12_UNROLL
+    for (int i = 0; i < count; ++i) {
+      static_cast<uint16_t*>(p)[2 * i] = static_cast<uint16_t>(words.w[i]);
+      static_cast<uint16_t*>(p)[2 * i + 1] = static_cast<uint16_t>(words.w[i] >> 16);
+    }
+  }
+}
+
+NF12_DEVICE void atomic_add8(uint64_t* p, uint64_t value) {
+  atomicAdd(reinterpret_cast<unsigned long long*>(p), value);
+}
+NF12_DEVICE void atomic_or4(uint32_t* p, uint32_t value) { atomicOr(p, value); }
+NF12_DEVICE void atomic_min4(uint32_t* p, uint32_t value) { atomicMin(p, value); }
+
 template <int count>
 NF12_DEVICE Words<count> uniform_load(const void* base, uint32_t offset) {
   Words<count> out;
@@ -51,6 +94,14 @@ NF12_DEVICE Words<count> uniform_load(const void* base, uint32_t offset) {
 
 NF12_DEVICE uint32_t broadcast(uint32_t value, int from) {
   return __shfl_sync(0xFFFFFFFFu, value, from);
+}
+
+NF12_DEVICE uint32_t ballot(bool condition) { return __ballot_sync(0xFFFFFFFFu, condition); }
+
+template <int mask>
+NF12_DEVICE uint32_t swap_in_quad(uint32_t value) {
+  static_assert(mask >= 1 && mask <= 3);
+  return __shfl_xor_sync(0xFFFFFFFFu, value, mask);
 }
 
 // a.lo * b.lo + a.hi * b.hi + c, BF16 pairs, FP32 sum: two multiply-adds, the low half first.
@@ -95,6 +146,7 @@ struct Shared {
   T* memory;
   NF12_DEVICE T load(int i) const { return memory[i]; }
   NF12_DEVICE void store(int i, T value) const { memory[i] = value; }
+  NF12_DEVICE void add(int i, T value) const { atomicAdd(&memory[i], value); }
 };
 
 }  // namespace nf12::arch
