@@ -182,8 +182,10 @@ print(nf12.select(9, 48, 100, "cpu").kernel, *y.view(torch.int16).flatten().toli
 """
 
 
-def run_with_level(level: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"NF12_CPU_LEVEL": level}
+def run_with_level(
+    level: str, variable: str = "NF12_CPU_LEVEL"
+) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {variable: level}
     return subprocess.run(
         [sys.executable, "-c", SHOW_LEVEL], env=environment, text=True, capture_output=True
     )
@@ -200,7 +202,18 @@ def test_environment_forces_the_level() -> None:
         assert name == level or level != "portable"
 
 
-def test_environment_refuses_an_unknown_level() -> None:
-    done = run_with_level("avx1024")
+@pytest.mark.parametrize("variable", ["NF12_CPU_LEVEL", "NF12_KERNEL"])
+def test_environment_refuses_an_unknown_level(variable: str) -> None:
+    done = run_with_level("avx1024", variable)
     assert done.returncode != 0
-    assert "NF12_CPU_LEVEL is avx1024, not one of portable, avx2, avx512" in done.stderr
+    assert f"{variable} is avx1024, not one of portable, avx2, avx512" in done.stderr
+
+
+def test_environment_forces_a_kernel() -> None:
+    packed, x = pack(realistic_weights(48, 100)), activations(9, 100)
+    results = {name: run_with_level(name, "NF12_KERNEL") for name in ("portable", "auto", "")}
+    for name, done in results.items():
+        assert done.returncode == 0, done.stderr
+        selected, *bits = done.stdout.split()
+        expected = multiply(name if name == "portable" else selected, x, packed)
+        assert list(map(int, bits)) == expected.view(torch.int16).flatten().tolist()

@@ -70,17 +70,17 @@ Level detected() {
   return level;
 }
 
-Level capped_by_environment() {
-  const char* name = std::getenv("NF12_CPU_LEVEL");
-  if (name == nullptr || *name == '\0') return detected();
+// The level that an environment variable names, if it names one.
+std::optional<Level> level_from_environment(const char* variable) {
+  const char* name = std::getenv(variable);
+  if (name == nullptr || *name == '\0') return std::nullopt;
+  const std::string text = std::string("nf12: ") + variable + " is " + name;
   Level level;
   if (!parse_level(name, &level)) {
-    throw std::runtime_error(std::string("nf12: NF12_CPU_LEVEL is ") + name +
-                             ", not one of portable, avx2, avx512, avx512_bf16, amx");
+    throw std::runtime_error(text + ", not one of portable, avx2, avx512, avx512_bf16, amx");
   }
   if (!level_supported(level)) {
-    throw std::runtime_error(std::string("nf12: NF12_CPU_LEVEL is ") + name +
-                             ", this machine supports up to " + level_name(detected()));
+    throw std::runtime_error(text + ", this machine supports up to " + level_name(detected()));
   }
   return level;
 }
@@ -102,7 +102,17 @@ bool parse_level(const char* name, Level* level) {
 bool level_supported(Level level) { return level <= detected(); }
 
 Level highest_level() {
-  static const Level level = capped_by_environment();  // a throw leaves it to the next call
+  // A throw leaves it to the next call.
+  static const Level level = level_from_environment("NF12_CPU_LEVEL").value_or(detected());
+  return level;
+}
+
+std::optional<Level> forced_level() {
+  static const std::optional<Level> level = [] {
+    const char* name = std::getenv("NF12_KERNEL");
+    const bool is_auto = name != nullptr && std::strcmp(name, "auto") == 0;
+    return is_auto ? std::nullopt : level_from_environment("NF12_KERNEL");
+  }();
   return level;
 }
 

@@ -33,6 +33,7 @@ class Workspace {
 
 cpu::Level choose_level(int64_t m, int64_t n, int64_t k) {
   if (kernel_override) return *kernel_override;
+  if (const auto forced = cpu::forced_level()) return *forced;
   return cpu::select_level(m, n, k, cpu::highest_level());
 }
 

@@ -1,4 +1,4 @@
-// The kernel a thread asked for by name (nf12.use_kernel, kernel=, NF12_KERNEL), over `select`.
+// The kernel a thread asked for by name (nf12.use_kernel, kernel=), over NF12_KERNEL and `select`.
 #pragma once
 #include <optional>
 
