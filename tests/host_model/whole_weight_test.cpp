@@ -5,6 +5,7 @@
 
 #include "csrc/arch/host/model.hpp"
 #include "csrc/format/escapes.hpp"
+#include "csrc/gather/launch.hpp"
 #include "csrc/unpack/launch.hpp"
 #include "tests/cpp/codec.hpp"
 
@@ -176,20 +177,107 @@ TEST(unpack_of_a_slice_of_tile_rows) {
   }
 }
 
-// Any index word and any table: the CPU and the kernel agree, and neither reads outside.
+// Any index words over any table.
+PackedBytes hostile(PackedBytes packed, Random& random) {
+  for (uint32_t& word : packed.index) {
+    const uint32_t counts[] = {0, 1, 63, 64, 65, 254, 255, static_cast<uint32_t>(random())};
+    const auto quad = static_cast<uint32_t>(random() % (packed.escapes.size() / 4 + 2));
+    word = counts[random() % 8] | (random() % 4 ? quad : static_cast<uint32_t>(random())) << 8;
+  }
+  for (uint32_t& entry : packed.escapes) entry = static_cast<uint32_t>(random());
+  return packed;
+}
+
+// Whatever the words say, the CPU and the kernel agree, and neither reads outside.
 TEST(unpack_of_hostile_words) {
   Random random(4);
   for (int round = 0; round < 40; ++round) {
     Weights w(1, 33, 200);
     fill_like_a_model(w, random, 30);
-    PackedBytes packed = packed_bytes(w);
-    for (uint32_t& word : packed.index) {
-      const uint32_t counts[] = {0, 1, 63, 64, 65, 254, 255, static_cast<uint32_t>(random())};
-      const auto quad = static_cast<uint32_t>(random() % (packed.escapes.size() / 4 + 2));
-      word = counts[random() % 8] | (random() % 4 ? quad : static_cast<uint32_t>(random())) << 8;
+    expect_unpacked(PackedStorage(hostile(packed_bytes(w), random), 1, 33, 200), 0, 0, random(),
+                    "hostile");
+  }
+}
+
+// Gathers with ids of a width, some outside the weight, into rows with gaps.
+template <typename Id>
+void expect_gathered(const PackedStorage& packed, const std::vector<Id>& ids, int64_t gap,
+                     int64_t offset, uint64_t seed, int columns_blocks = 0) {
+  const PackedView& view = packed.stack.first;
+  const int64_t row_stride = view.k + gap, count = static_cast<int64_t>(ids.size());
+  GuardedBuffer<Id> device_ids(count);
+  std::copy(ids.begin(), ids.end(), device_ids.data());
+  GuardedBuffer<uint16_t> out(offset + (count - 1) * row_stride + view.k);
+  std::vector<uint16_t> wanted = out.copy();
+  GatherParams p = {.weight = view,
+                    .ids = device_ids.data(),
+                    .out = out.data() + offset,
+                    .out_row_stride = row_stride,
+                    .count = count,
+                    .id_bytes = sizeof(Id),
+                    .blocks_x = 0,
+                    .blocks_y = 0};
+  gather_grid(p);
+  if (columns_blocks != 0) {
+    p.blocks_x = 3;
+    p.blocks_y = columns_blocks;
+  }
+  std::vector<Buffer> buffers = packed.buffers();
+  buffers.push_back({device_ids.data(), sizeof(Id) * ids.size(), false, "ids"});
+  buffers.push_back({out.data(), 2 * static_cast<size_t>(out.size()), true, "out"});
+  const int alignment = gather_alignment(p);
+  run("gather", p.blocks_x, p.blocks_y, kGatherWaves, seed, buffers, [&] {
+    if (alignment == 16) return gather<16>(p);
+    if (alignment == 4) return gather<4>(p);
+    gather<2>(p);
+  });
+  for (int64_t i = 0; i < count; ++i) {
+    uint16_t* row = wanted.data() + offset + i * row_stride;
+    if (ids[i] < 0 || ids[i] >= view.n)
+      std::fill_n(row, view.k, uint16_t{0x7FFF});
+    else
+      cpu::gather(view, &ids[i], 1, row, kOneThread, cpu::Level::kPortable);
+  }
+  expect_equal_bits(out.copy(), wanted,
+                    join("gather of ", count, " ids of ", sizeof(Id), " bytes, n ", view.n, ", k ",
+                         view.k, ", gap ", gap));
+}
+
+TEST(gather_reads_rows_and_refuses_the_rest) {
+  Random random(5);
+  for (const int64_t n : {1, 16, 37}) {
+    for (const int64_t k : {1, 8, 63, 64, 72, 255, 264, 1100}) {
+      Weights w(1, n, k);
+      fill_like_a_model(w, random, 1 + static_cast<int>(random() % 40));
+      const PackedStorage packed(packed_bytes(w), 1, n, k, random() % 3);
+      std::vector<int64_t> wide = {0, n - 1, -1, n, INT64_MAX, INT64_MIN, int64_t{1} << 32};
+      std::vector<int32_t> narrow = {0, static_cast<int32_t>(n), -1, INT32_MIN, INT32_MAX};
+      for (int i = 0; i < 3; ++i) {
+        wide.push_back(random() % n);
+        narrow.push_back(static_cast<int32_t>(random() % n));
+      }
+      expect_gathered(packed, wide, random() % 9, random() % 3, random());
+      expect_gathered(packed, narrow, (8 - k % 8) % 8, 0, random());
     }
-    for (uint32_t& entry : packed.escapes) entry = static_cast<uint32_t>(random());
-    expect_unpacked(PackedStorage(packed, 1, 33, 200), 0, 0, random(), "hostile");
+  }
+}
+
+TEST(gather_shares_out_columns_to_any_grid) {
+  Random random(6);
+  Weights w(1, 20, 3000);
+  fill_like_a_model(w, random, 90);
+  const PackedStorage packed(packed_bytes(w), 1, 20, 3000);
+  for (const int blocks : {1, 2, 3, 5})
+    expect_gathered(packed, std::vector<int64_t>{3, 19, 4, 0, 3}, 0, 0, random(), blocks);
+}
+
+TEST(gather_of_hostile_words) {
+  Random random(7);
+  for (int round = 0; round < 20; ++round) {
+    Weights w(1, 33, 200);
+    fill_like_a_model(w, random, 30);
+    expect_gathered(PackedStorage(hostile(packed_bytes(w), random), 1, 33, 200),
+                    std::vector<int32_t>{0, 5, 17, 32}, 0, 0, random());
   }
 }
 
