@@ -7,7 +7,7 @@
 
 #include "csrc/arch/host/model.hpp"
 #include "csrc/format/escapes.hpp"
-#include "csrc/gemm/fused/combine.hpp"
+#include "csrc/gemm/combine.hpp"
 #include "csrc/gemm/fused/instances/configs.hpp"
 #include "csrc/gemm/fused/kernel.hpp"
 #include "csrc/gemm/fused/launch.hpp"
@@ -86,7 +86,7 @@ std::vector<uint16_t> run_fused(Problem& problem, const PackedView& view, uint64
   GemmParams p = params_of(problem, view, y.data(), y_stride);
   const GemmConfig config = fused_config(m);
   const Grid grid = fused_grid(config, p, problem.splits);
-  GuardedBuffer<float> partials(fused_workspace_floats(p));
+  GuardedBuffer<float> partials(workspace_floats(p));
   p.partials = p.splits > 1 ? partials.data() : nullptr;
 
   const size_t tile_row_bytes = tile_columns(view.k) * kTileBytes;

@@ -58,7 +58,7 @@ TEST(splits_cover_every_column_once) {
         EXPECT(p.splits <= splits, p.splits, " splits of ", splits);
         EXPECT(int64_t{p.splits} * p.columns_per_split >= columns, "columns left out at k ", k);
         EXPECT((p.splits - 1) * int64_t{p.columns_per_split} < columns, "an empty split at k ", k);
-        EXPECT(fused_workspace_floats(p) == (p.splits > 1 ? int64_t{p.splits} * tokens * 100 : 0),
+        EXPECT(workspace_floats(p) == (p.splits > 1 ? int64_t{p.splits} * tokens * 100 : 0),
                "workspace");
       }
     }

@@ -4,17 +4,12 @@
 #include <cstdint>
 
 #include "csrc/gemm/config.hpp"
+#include "csrc/gemm/grid.hpp"
 #include "csrc/gemm/params.hpp"
 
 namespace nf12 {
 
-struct Grid {
-  int64_t x, y;
-  int threads;
-};
-
 inline constexpr int kFusedBlockRows = 2 * kTileRows;
-inline constexpr int kCombineThreads = 256;
 
 // The kernels address a lane's row by 32 bits from the first row of its pair.
 constexpr bool fused_takes(const PackedView& weight) {
@@ -48,14 +43,6 @@ constexpr Grid fused_grid(const GemmConfig& config, GemmParams& p, int splits) {
   p.columns_per_split = static_cast<int32_t>((columns + splits - 1) / splits);
   p.splits = static_cast<int32_t>((columns + p.columns_per_split - 1) / p.columns_per_split);
   return {(p.weight.n + kFusedBlockRows - 1) / kFusedBlockRows, p.splits, config.waves * 32};
-}
-
-constexpr int64_t fused_workspace_floats(const GemmParams& p) {
-  return p.splits > 1 ? int64_t{p.splits} * p.m * p.weight.n : 0;
-}
-
-constexpr Grid combine_grid(const GemmParams& p) {
-  return {(p.weight.n + kCombineThreads - 1) / kCombineThreads, p.m, kCombineThreads};
 }
 
 }  // namespace nf12

@@ -1,7 +1,7 @@
 // Every instance of the fused kernel in one translation unit: nf12_gemm_fused_m1 .. _m16, and
 // nf12_gemm_fused_combine for split launches.
 // Compiled once per GPU target (see targets.json), never by the host compiler of the library.
-#include "csrc/gemm/fused/combine.hpp"
+#include "csrc/gemm/combine.hpp"
 #include "csrc/gemm/fused/instances/configs.hpp"
 #include "csrc/gemm/fused/kernel.hpp"
 #include "csrc/gemm/fused/launch.hpp"
