@@ -4,8 +4,11 @@
 #include <numeric>
 
 #include "csrc/arch/host/model.hpp"
+#include "csrc/cpu/pack_base.hpp"
 #include "csrc/format/escapes.hpp"
 #include "csrc/gather/launch.hpp"
+#include "csrc/pack/encode.hpp"
+#include "csrc/pack/launch.hpp"
 #include "csrc/unpack/launch.hpp"
 #include "tests/cpp/codec.hpp"
 
@@ -278,6 +281,220 @@ TEST(gather_of_hostile_words) {
     fill_like_a_model(w, random, 30);
     expect_gathered(PackedStorage(hostile(packed_bytes(w), random), 1, 33, 200),
                     std::vector<int32_t>{0, 5, 17, 32}, 0, 0, random());
+  }
+}
+
+// Everything a packing needs, and the protocol of csrc/pack/launch.hpp.
+class ModelPacker {
+ public:
+  ModelPacker(const Weights& w, uint64_t seed)
+      : w_(w),
+        seed_(seed),
+        tiles_(static_cast<uint32_t>(w.x * tile_rows(w.n) * tile_columns(w.k))),
+        exponents_(kExponents),
+        subnormal_bits_(1),
+        index_(tiles_),
+        hashes_(2 * int64_t{tiles_}),
+        payload_(int64_t{tiles_} * kTileBytes) {
+    p_.source = {w.storage->data(), w.expert_stride, w.row_stride, static_cast<int32_t>(w.n),
+                 static_cast<int32_t>(w.k)};
+    alignment_ = pack_alignment(p_.source, w.x);
+    p_.exponents = exponents_.data();
+    p_.subnormal_bits = subnormal_bits_.data();
+    p_.index = index_.data();
+    p_.hashes = hashes_.data();
+    p_.payload = payload_.data();
+  }
+
+  // As pack() of codec.hpp. `blocks`: of every launch; same_hashes: as if all raw tiles had one.
+  PackedBytes pack(int base, int blocks, bool same_hashes = false) {
+    cpu::ExponentSurvey survey = exponent_survey(blocks);
+    if (base < 0) base = cpu::choose_base(survey);
+    if (!cpu::base_keeps_bits(survey, base)) return {};
+    p_.base = base;
+    launch("count", blocks, {}, {output(index_, "index"), output(hashes_, "hashes")},
+           [this] { alignment_ == 16 ? count_escapes<16>(p_) : count_escapes<2>(p_); });
+    std::vector<uint64_t> hashes(tiles_);
+    if (!same_hashes) std::memcpy(hashes.data(), hashes_.data(), 8 * hashes.size());
+    RawOwners owners(index_.data(), hashes.data(), tiles_);
+    while (!owners.pairs().empty()) owners.answer(compared(owners.pairs(), blocks).data());
+    const TablePlan table = assign_words(owners, index_.data(), tiles_);
+    GuardedBuffer<uint32_t> escapes(table.quads * kEntriesPerQuad);
+    p_.escapes = escapes.data();
+    const Buffer index = input(index_, "index");
+    launch("encode", blocks, {index}, {output(payload_, "payload"), output(escapes, "escapes")},
+           [this] { alignment_ == 16 ? encode<16>(p_) : encode<2>(p_); });
+    use_list(table.owners, 1, blocks);
+    launch("raw", blocks, {index, list()}, {output(escapes, "escapes")}, [this] { write_raw(p_); });
+    return {base, payload_.copy(), index_.copy(), escapes.copy()};
+  }
+
+  cpu::ExponentSurvey exponent_survey(int blocks) {
+    std::fill_n(exponents_.data(), kExponents, 0u);
+    subnormal_bits_[0] = 0;
+    launch("survey", blocks, {},
+           {output(exponents_, "exponents"), output(subnormal_bits_, "subnormal_bits")},
+           [this] { alignment_ == 16 ? survey<16>(p_) : survey<2>(p_); });
+    cpu::ExponentSurvey survey;
+    uint64_t exponents[kExponents];
+    std::copy_n(exponents_.data(), kExponents, exponents);
+    take_off_padding(w_.x, w_.n, w_.k, exponents);
+    std::copy_n(exponents, kExponents, survey.counts);
+    survey.subnormal_bits = subnormal_bits_[0];
+    return survey;
+  }
+
+ private:
+  template <typename T>
+  static Buffer output(GuardedBuffer<T>& buffer, const char* name) {
+    return {buffer.data(), sizeof(T) * static_cast<size_t>(buffer.size()), true, name};
+  }
+  template <typename T>
+  static Buffer input(GuardedBuffer<T>& buffer, const char* name) {
+    return {buffer.data(), sizeof(T) * static_cast<size_t>(buffer.size()), false, name};
+  }
+  Buffer list() { return input(*list_, "list"); }
+
+  void launch(const std::string& name, int blocks, std::vector<Buffer> inputs,
+              const std::vector<Buffer>& outputs, const std::function<void()>& kernel) {
+    set_pack_steps(p_, w_.x, blocks);
+    inputs.push_back(input(*w_.storage, "source"));
+    inputs.insert(inputs.end(), outputs.begin(), outputs.end());
+    run("pack " + name, blocks, 1, kPackWaves, seed_, inputs, kernel);
+  }
+  void use_list(const std::vector<uint32_t>& list, int words, int blocks) {
+    list_ = std::make_unique<GuardedBuffer<uint32_t>>(list.size());
+    std::copy(list.begin(), list.end(), list_->data());
+    p_.list = list_->data();
+    p_.list_length = static_cast<uint32_t>(list.size()) / words;
+    p_.list_waves = blocks * kPackWaves;
+  }
+  std::vector<uint32_t> compared(const std::vector<uint32_t>& pairs, int blocks) {
+    use_list(pairs, 2, blocks);
+    GuardedBuffer<uint32_t> differs(p_.list_length);
+    p_.differs = differs.data();
+    launch("compare", blocks, {list()}, {output(differs, "differs")},
+           [this] { compare_tiles(p_); });
+    return differs.copy();
+  }
+
+  const Weights& w_;
+  uint64_t seed_;
+  uint32_t tiles_;
+  int alignment_;
+  PackParams p_ = {};
+  GuardedBuffer<uint64_t> exponents_;
+  GuardedBuffer<uint32_t> subnormal_bits_, index_, hashes_;
+  GuardedBuffer<uint8_t> payload_;
+  std::unique_ptr<GuardedBuffer<uint32_t>> list_;
+};
+
+// The weight as the CPU packs it, byte for byte.
+PackedBytes expect_packed(const Weights& w, int base, int blocks, uint64_t seed,
+                          const std::string& what) {
+  const PackedBytes packed = ModelPacker(w, seed).pack(base, blocks);
+  expect_equal_packed(packed, packed_bytes(w, base), what);
+  return packed;
+}
+
+TEST(pack_of_every_shape_and_expert) {
+  Random random(8);
+  for (const int64_t x : {1, 3}) {
+    for (const int64_t n : {1, 16, 17, 40}) {
+      for (const int64_t k : {1, 8, 63, 64, 65, 130, 264}) {
+        Weights w(x, n, k, random() % 2 ? 8 - k % 8 : random() % 3, random() % 2 * 8);
+        fill_like_a_model(w, random, 1 + static_cast<int>(random() % 64));
+        expect_packed(w, -1, 1 + static_cast<int>(random() % 2), random(), name_of(x, n, k));
+      }
+    }
+  }
+}
+
+TEST(pack_of_every_pattern) {
+  Weights w(1, 256, 256);
+  std::iota(w.storage->data(), w.storage->data() + 65536, uint16_t{0});
+  expect_packed(w, -1, 2, 1, "ascending");
+  for (const int base : {kMinBase, kMaxBase}) {
+    std::vector<uint16_t> allowed;
+    for (int bits = 0; bits < 65536; ++bits)
+      if (base_allows(static_cast<uint16_t>(bits), base))
+        allowed.push_back(static_cast<uint16_t>(bits));
+    for (const int64_t k : {64, 4}) {  // as raw tiles, and the first of them as lists
+      if (k == 4) allowed.resize(allowed.size() / 4);
+      Weights some(1, (static_cast<int64_t>(allowed.size()) + k - 1) / k, k);
+      std::fill_n(some.storage->data(), some.storage->size(), allowed[0]);
+      std::copy(allowed.begin(), allowed.end(), some.storage->data());
+      expect_packed(some, base, 2, base, join("base ", base, ", k ", k));
+    }
+    EXPECT(packed_bytes(w, base).base < 0, "base ", base, " loses bits");
+    EXPECT(ModelPacker(w, 1).pack(base, 1).base < 0, "base ", base, " was not refused");
+  }
+}
+
+TEST(pack_counts_escapes_at_each_boundary) {
+  for (const int count : {0, 1, 3, 4, 5, 63, 64, 65, 1023, 1024}) {
+    Weights w(1, 48, 192);
+    std::fill_n(w.storage->data(), w.storage->size(), uint16_t{120 << 7});
+    Random random(count);
+    std::vector<int> positions(kTileWeights);
+    std::iota(positions.begin(), positions.end(), 0);
+    std::shuffle(positions.begin(), positions.end(), random);
+    for (int i = 0; i < count; ++i)  // tile (1, 1), the others stay clean
+      w.at(0, 16 + positions[i] / 64, 64 + positions[i] % 64) = static_cast<uint16_t>(i % 3);
+    const PackedBytes packed = expect_packed(w, -1, 1, count, join(count, " escapes"));
+    const int expected = count > kMaxListed ? static_cast<int>(kRawCount) : count;
+    EXPECT(IndexWord::from_bits(packed.index[4]).count == static_cast<uint32_t>(expected), "word ",
+           packed.index[4]);
+  }
+}
+
+// Raw tiles of three contents, lists between them, edges whose padding counts as +0.
+Weights with_equal_raw_tiles(Random& random) {
+  Weights w(2, 40, 300);
+  fill_like_a_model(w, random, 300);
+  for (int64_t x = 0; x < w.x; ++x)
+    for (int64_t r = 0; r < 3; ++r)
+      for (int64_t c = 0; c < 5; ++c) {
+        const uint64_t content = random() % 4;
+        if (content == 3) continue;
+        for (int64_t row = 16 * r; row < std::min<int64_t>(w.n, 16 * r + 16); ++row)
+          for (int64_t k = 64 * c; k < std::min<int64_t>(w.k, 64 * c + 64); ++k)
+            w.at(x, row, k) = content == 2 ? static_cast<uint16_t>((row * 64 + k) % 7) : 0;
+        if (content == 1) w.at(x, 16 * r + 3, 64 * c + 5) = 0x8000;
+      }
+  return w;
+}
+
+TEST(pack_shares_equal_raw_tiles) {
+  Random random(9);
+  for (int round = 0; round < 4; ++round) {
+    const Weights w = with_equal_raw_tiles(random);
+    const PackedBytes packed = expect_packed(w, -1, 1 + round, random(), "equal raw tiles");
+    size_t raw = 0;
+    for (const uint32_t word : packed.index) raw += IndexWord::from_bits(word).is_raw();
+    EXPECT(packed.escapes.size() < raw * 512, raw, " raw tiles share nothing");
+  }
+}
+
+TEST(pack_does_not_believe_hashes) {
+  Random random(10);
+  const Weights w = with_equal_raw_tiles(random);
+  expect_equal_packed(ModelPacker(w, 3).pack(-1, 2, true), packed_bytes(w), "all hashes equal");
+}
+
+TEST(pack_surveys_every_weight_once) {
+  Random random(11);
+  for (const int blocks : {1, 3}) {
+    Weights w(2, 33, 100, 1);
+    fill_like_a_model(w, random, 3);
+    cpu::ExponentSurvey wanted;
+    for (int64_t x = 0; x < w.x; ++x)
+      for (const uint16_t bits : w.expert(x)) cpu::survey_weight(bits, &wanted);
+    const cpu::ExponentSurvey got = ModelPacker(w, random()).exponent_survey(blocks);
+    for (int i = 0; i < kExponents; ++i)
+      EXPECT(got.counts[i] == wanted.counts[i], "exponent ", i, ": ", got.counts[i], ", not ",
+             wanted.counts[i]);
+    EXPECT(got.subnormal_bits == wanted.subnormal_bits, "subnormal bits ", got.subnormal_bits);
   }
 }
 
