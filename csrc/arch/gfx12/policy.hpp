@@ -8,11 +8,17 @@
 #define NF12_KERNEL(threads)                                                       \
   extern "C" __attribute__((global, amdgpu_flat_work_group_size(threads, threads), \
                             amdgpu_num_vgpr(96))) void
+// For kernels whose sums fill more registers: `registers` bounds the waves that share a SIMD.
+#define NF12_KERNEL_OF(threads, registers)                                         \
+  extern "C" __attribute__((global, amdgpu_flat_work_group_size(threads, threads), \
+                            amdgpu_num_vgpr(registers))) void
 #define NF12_UNROLL _Pragma("unroll")
 #define NF12_NO_UNROLL _Pragma("nounroll")
 #define NF12_SHARED(type, name, count)                                   \
   static __attribute__((shared, aligned(16))) type name##_memory[count]; \
   const nf12::arch::Shared<type> name { name##_memory }
+
+#include "csrc/arch/fragments.hpp"
 
 namespace nf12::arch {
 
@@ -210,5 +216,61 @@ struct Shared {
                            __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
   }
 };
+
+NF12_DEVICE Words<2> load_stream8(const uint8_t* base, uint32_t offset) {
+  const auto p = reinterpret_cast<Global<Vector<2>>>(reinterpret_cast<uintptr_t>(base) + offset);
+  return __builtin_bit_cast(Words<2>, __builtin_nontemporal_load(p));
+}
+
+// 16 bytes at any multiple of two: gfx12 loads and stores them in one instruction all the same.
+NF12_DEVICE Words<4> load16_anywhere(const uint16_t* base, uint32_t offset) {
+  using Unaligned = Vector<4> __attribute__((aligned(2)));
+  const auto p = reinterpret_cast<Global<Unaligned>>(reinterpret_cast<uintptr_t>(base) + offset);
+  return __builtin_bit_cast(Words<4>, *p);
+}
+template <typename T>
+NF12_DEVICE void store16_anywhere(T* p, Words<4> value) {
+  using Unaligned = Vector<4> __attribute__((aligned(2)));
+  *reinterpret_cast<GlobalOut<Unaligned>>(reinterpret_cast<uintptr_t>(p)) =
+      __builtin_bit_cast(Vector<4>, value);
+}
+
+// The two halves of sync_block: what a wave did to shared memory before the signal is complete
+// there. As fences the compiler would wait for every load from global memory too, and these are
+// meant to stay in flight.
+NF12_DEVICE void signal_block() {
+  asm volatile("s_wait_dscnt 0x0\n s_barrier_signal -1" ::: "memory");
+}
+NF12_DEVICE void wait_block() { asm volatile("s_barrier_wait -1" ::: "memory"); }
+
+// `count` neighbouring words, aligned to all of them.
+template <int count>
+NF12_DEVICE Words<count> load_shared(const Shared<uint32_t>& shared, int i) {
+  return __builtin_bit_cast(Words<count>,
+                            *reinterpret_cast<const Vector<count>*>(shared.memory + i));
+}
+NF12_DEVICE void store_shared16(const Shared<uint32_t>& shared, int i, Words<4> value) {
+  *reinterpret_cast<Vector<4>*>(shared.memory + i) = __builtin_bit_cast(Vector<4>, value);
+}
+
+using Fragments = WmmaFragments;
+
+// The sums of 16 rows x 16 tokens that one lane holds: the registers of one matrix instruction.
+using Floats = float __attribute__((ext_vector_type(kFragmentSums)));
+struct MatrixSums {
+  Floats values = {};
+  NF12_DEVICE float get(int i) const { return values[i]; }
+};
+
+NF12_DEVICE void settle(MatrixSums& sums) { asm volatile("" : "+v"(sums.values)); }
+
+// One step of one tile and 16 tokens; w: the lane's 16 registers of the tile.
+NF12_DEVICE void multiply_fragment(const uint32_t* w, int step, const Words<4>& x,
+                                   MatrixSums& sums) {
+  using Operand = short __attribute__((ext_vector_type(8)));
+  const Words<4> a = {{w[4 * step], w[4 * step + 1], w[4 * step + 2], w[4 * step + 3]}};
+  sums.values = __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12(
+      __builtin_bit_cast(Operand, a), __builtin_bit_cast(Operand, x), sums.values);
+}
 
 }  // namespace nf12::arch

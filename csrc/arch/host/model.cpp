@@ -56,6 +56,8 @@ struct Fiber {
   size_t uniform_words = 0;   // how many uniform words this lane has passed
   uint64_t meetings = 0;      // of the wave so far
   uint32_t deposits[2] = {};  // the last two values brought to a meeting: a lane may be one ahead
+  uint64_t exchanges = 0;     // likewise for exchange
+  bool signalled = false;     // between signal_block and wait_block
 };
 
 struct Block {
@@ -66,6 +68,7 @@ struct Block {
   std::vector<std::vector<uint8_t>>& written;  // per buffer and byte, over all blocks
   std::vector<Fiber> fibers = {};
   std::vector<std::vector<Passed>> uniform = {};  // per wave, as its first lane passed them
+  std::vector<Words<8>> exchanged[2] = {};        // per lane, for exchange
   std::map<std::string, SharedArray> shared = {};
   ucontext_t scheduler = {};
   int running = -1;
@@ -173,6 +176,7 @@ void run_block(Block& block) {
   const int lanes = block.launch.waves * kWave;
   block.fibers.resize(lanes);
   block.uniform.resize(block.launch.waves);
+  for (auto& words : block.exchanged) words.resize(lanes);
   for (int i = 0; i < lanes; ++i) {
     Fiber& fiber = block.fibers[i];
     fiber.stack = stack_of(i);
@@ -233,6 +237,8 @@ size_t buffer_of(const void* p, int bytes, int alignment, const char* access) {
 }
 
 SharedWord& shared_word(SharedArray* array, int i, const char* access) {
+  if (self().signalled)
+    report(std::string(access) + " of shared " + array->name + " between signal and wait");
   if (i < 0 || i >= static_cast<int>(array->words.size())) {
     std::ostringstream text;
     text << access << " of shared " << array->name << "[" << i << "], which has "
@@ -346,6 +352,18 @@ void check_slot(int slot, int count) {
     report("register " + std::to_string(slot) + " of " + std::to_string(count));
 }
 
+void check_shared_alignment(int word, int count) {
+  if (word % count != 0)
+    report("shared word " + std::to_string(word) + " is not aligned to " + std::to_string(count));
+}
+
+const Words<8>* exchange(const char* word, const Words<8>& own) {
+  std::vector<Words<8>>& words = current->exchanged[self().exchanges++ % 2];
+  words[current->running] = own;
+  meet(State::kAtWave, {word, self().exchanges});
+  return &words[current->running / kWave * kWave];
+}
+
 void check_uniform(const char* word, uint64_t value) {
   std::vector<Passed>& passed = current->uniform[current->running / kWave];
   const size_t i = self().uniform_words++;
@@ -408,6 +426,17 @@ void sync_block() {
 
 uint32_t broadcast(uint32_t value, int from) {
   return host::meet_wave("broadcast", static_cast<uint64_t>(from), value, from);
+}
+
+void signal_block() {
+  if (host::self().signalled) host::report("signals twice");
+  host::self().signalled = true;
+}
+
+void wait_block() {
+  if (!host::self().signalled) host::report("waits without a signal");
+  host::meet(host::State::kAtBlock, {"wait_block", static_cast<uint64_t>(host::current->epoch)});
+  host::self().signalled = false;
 }
 
 }  // namespace nf12::arch

@@ -9,10 +9,18 @@
 #define NF12_INLINE __attribute__((always_inline)) inline
 #define NF12_DEVICE inline
 #define NF12_KERNEL(threads) inline void
+#define NF12_KERNEL_OF(threads, registers) inline void
 #define NF12_UNROLL
 #define NF12_NO_UNROLL
 #define NF12_SHARED(type, name, count) \
   const nf12::arch::Shared<type> name { nf12::arch::host::shared_array(#name, count) }
+
+#include "csrc/arch/fragments.hpp"
+
+// Which vendor's fragment map the model runs with; the tests are built for both.
+#ifndef NF12_HOST_FRAGMENTS
+#define NF12_HOST_FRAGMENTS WmmaFragments
+#endif
 
 namespace nf12::arch {
 
@@ -35,6 +43,9 @@ void check_slot(int slot, int count);
 // `common` says must be the same for all lanes.
 uint32_t meet_wave(const char* word, uint64_t common, uint32_t value, int from);
 uint32_t meet_wave_ballot(bool condition);
+void check_shared_alignment(int word, int count);
+// Every lane of a wave brings `own`; the result is what lane 0 brought, then lane 1, ...
+const Words<8>* exchange(const char* word, const Words<8>& own);
 }  // namespace host
 
 int lane();
@@ -160,5 +171,71 @@ struct Shared {
     host::shared_add(array, i, value);
   }
 };
+
+inline Words<2> load_stream8(const uint8_t* base, uint32_t offset) {
+  host::check_uniform("load_stream8", reinterpret_cast<uintptr_t>(base));
+  return read_global<Words<2>>(base, offset, 8);
+}
+inline Words<4> load16_anywhere(const uint16_t* base, uint32_t offset) {
+  return read_global<Words<4>>(base, offset, 2);
+}
+template <typename T>
+inline void store16_anywhere(T* p, Words<4> value) {
+  host::check_write(p, 16, 2);
+  __builtin_memcpy(p, &value, 16);
+}
+
+// Between the two no lane may touch shared memory; the barrier itself is at the wait.
+void signal_block();
+void wait_block();
+
+template <int count>
+inline Words<count> load_shared(const Shared<uint32_t>& shared, int i) {
+  host::check_shared_alignment(i, count);
+  Words<count> out;
+  for (int j = 0; j < count; ++j) out.w[j] = shared.load(i + j);
+  return out;
+}
+inline void store_shared16(const Shared<uint32_t>& shared, int i, Words<4> value) {
+  host::check_shared_alignment(i, 4);
+  for (int j = 0; j < 4; ++j) shared.store(i + j, value.w[j]);
+}
+
+using Fragments = NF12_HOST_FRAGMENTS;
+
+struct MatrixSums {
+  float values[kFragmentSums] = {};
+  float get(int i) const { return values[i]; }
+};
+
+// Columns of a step in ascending order; a product of two BF16 is exact in FP32. The hardware's
+// order is its own.
+inline void multiply_fragment(const uint32_t* w, int step, const Words<4>& x, MatrixSums& sums) {
+  constexpr int pairs = Fragments::kStepColumns / 2;
+  Words<8> own;
+  for (int i = 0; i < 4; ++i) {
+    own.w[i] = w[i / pairs * 16 / Fragments::kRuns + step * pairs + i % pairs];
+    own.w[4 + i] = x.w[i];
+  }
+  const Words<8>* all = host::exchange("multiply_fragment", own);
+  const auto first_word = [](int row) {
+    return Fragments::slot(row, 0) * Fragments::kRuns / 16 * pairs;
+  };
+  const auto low = [](uint32_t pair) { return __builtin_bit_cast(float, pair << 16); };
+  const auto high = [](uint32_t pair) { return __builtin_bit_cast(float, pair & 0xFFFF0000u); };
+  for (int s = 0; s < kFragmentSums; ++s) {
+    const int row = Fragments::sum_row(lane(), s), token = Fragments::sum_token(lane(), s);
+    float sum = sums.values[s];
+    for (int column = 0; column < 64; column += Fragments::kRunColumns) {
+      const uint32_t* a = &all[Fragments::owner(row, column)].w[first_word(row)];
+      const uint32_t* b = &all[Fragments::owner(token, column)].w[4 + first_word(token)];
+      for (int i = 0; i < pairs; ++i) {
+        sum += low(a[i]) * low(b[i]);
+        sum += high(a[i]) * high(b[i]);
+      }
+    }
+    sums.values[s] = sum;
+  }
+}
 
 }  // namespace nf12::arch

@@ -5,11 +5,14 @@
 #define NF12_DEVICE __device__ __forceinline__
 #define NF12_INLINE __host__ __device__ __forceinline__
 #define NF12_KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
+#define NF12_KERNEL_OF(threads, registers) NF12_KERNEL(threads)
 #define NF12_UNROLL _Pragma("unroll")
 #define NF12_NO_UNROLL _Pragma("unroll 1")
 #define NF12_SHARED(type, name, count)                \
   __shared__ __align__(16) type name##_memory[count]; \
   const nf12::arch::Shared<type> name { name##_memory }
+
+#include "csrc/arch/fragments.hpp"
 
 namespace nf12::arch {
 
@@ -148,5 +151,60 @@ struct Shared {
   NF12_DEVICE void store(int i, T value) const { memory[i] = value; }
   NF12_DEVICE void add(int i, T value) const { atomicAdd(&memory[i], value); }
 };
+
+NF12_DEVICE Words<2> load_stream8(const uint8_t* base, uint32_t offset) {
+  Words<2> out;
+  asm volatile("ld.global.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
+               : "=r"(out.w[0]), "=r"(out.w[1])
+               : "l"(base + offset));
+  return out;
+}
+
+// 16 bytes at any multiple of two.
+NF12_DEVICE Words<4> load16_anywhere(const uint16_t* base, uint32_t offset) {
+  const char* p = reinterpret_cast<const char*>(base) + offset;
+  if (reinterpret_cast<uintptr_t>(p) % 16 == 0)
+    return load16(reinterpret_cast<const uint32_t*>(p), 0);
+  Words<4> out;
+  NF12_UNROLL
+  for (int i = 0; i < 4; ++i)
+    out.w[i] = load<uint16_t>(p, 4 * i) | uint32_t{load<uint16_t>(p, 4 * i + 2)} << 16;
+  return out;
+}
+
+// __syncthreads has no halves: both happen at the wait.
+NF12_DEVICE void signal_block() {}
+NF12_DEVICE void wait_block() { __syncthreads(); }
+
+template <int count>
+NF12_DEVICE Words<count> load_shared(const Shared<uint32_t>& shared, int i) {
+  struct alignas(4 * count) Aligned : Words<count> {};
+  return *reinterpret_cast<const Aligned*>(shared.memory + i);
+}
+NF12_DEVICE void store_shared16(const Shared<uint32_t>& shared, int i, Words<4> value) {
+  *reinterpret_cast<uint4*>(shared.memory + i) =
+      make_uint4(value.w[0], value.w[1], value.w[2], value.w[3]);
+}
+
+using Fragments = MmaFragments;
+
+struct MatrixSums {
+  float values[kFragmentSums] = {};
+  NF12_DEVICE float get(int i) const { return values[i]; }
+};
+
+// One step of one tile and 16 tokens, as two instructions of 8 tokens.
+NF12_DEVICE void multiply_fragment(const uint32_t* w, int step, const Words<4>& x,
+                                   MatrixSums& sums) {
+  NF12_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    float* d = sums.values + 4 * half;
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(w[2 * step]), "r"(w[8 + 2 * step]), "r"(w[2 * step + 1]), "r"(w[9 + 2 * step]),
+          "r"(x.w[2 * half]), "r"(x.w[2 * half + 1]));
+  }
+}
 
 }  // namespace nf12::arch
