@@ -1,0 +1,461 @@
+// The shipped matrix kernel in the host model, every token shape: bit for bit against a reference
+// that adds in the order the model's matrix instruction does, and against integers where any order
+// is exact. Built once with each vendor's fragment map.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "csrc/arch/host/model.hpp"
+#include "csrc/format/escapes.hpp"
+#include "csrc/gemm/combine.hpp"
+#include "csrc/gemm/matrix/instances/configs.hpp"
+#include "csrc/gemm/matrix/kernel.hpp"
+#include "csrc/gemm/matrix/launch.hpp"
+#include "tests/cpp/codec.hpp"
+
+namespace nf12::test {
+namespace {
+
+using arch::host::Buffer;
+using arch::host::Report;
+
+constexpr int kShapes[] = {16, 32, 64, 128};  // tokens of a block
+
+void run_shape(int tokens, const GemmParams& p) {
+  switch (tokens) {
+    case 16:
+      return matrix_gemm<matrix_config(16)>(p);
+    case 32:
+      return matrix_gemm<matrix_config(32)>(p);
+    case 64:
+      return matrix_gemm<matrix_config(64)>(p);
+    default:
+      return matrix_gemm<matrix_config(128)>(p);
+  }
+}
+
+// The smallest shape that takes all tokens in one block.
+int shape_of(int64_t m) { return m <= 16 ? 16 : m <= 32 ? 32 : m <= 64 ? 64 : 128; }
+
+float value_of(uint16_t bits) { return float_from_bf16(bits); }
+uint16_t exact_bits(double value) {
+  const auto as_float = static_cast<float>(value);
+  const auto bits = static_cast<uint16_t>(__builtin_bit_cast(uint32_t, as_float) >> 16);
+  EXPECT(value_of(bits) == value, value, " is not a BF16 value");
+  return bits;
+}
+
+// x [m, k] with a gap after each row; NaN in the gaps shows as NaN in y if it is ever multiplied.
+struct Activations {
+  int64_t m, k, stride;
+  GuardedBuffer<uint16_t> storage;
+  int64_t offset;
+
+  Activations(int64_t m, int64_t k, int64_t gap, int64_t offset)
+      : m(m), k(k), stride(k + gap), storage(offset + (m - 1) * stride + k), offset(offset) {
+    for (int64_t i = 0; i < storage.size(); ++i) storage[i] = 0x7FC0;
+  }
+  uint16_t* data() { return storage.data() + offset; }
+  uint16_t& at(int64_t token, int64_t column) { return data()[token * stride + column]; }
+};
+
+struct Problem {
+  Weights w;
+  PackedBytes packed;
+  Activations x;
+  std::vector<uint16_t> bias;  // empty: none
+  int splits = 1;
+  int tokens;  // of a block
+
+  Problem(int64_t m, int64_t n, int64_t k, int64_t x_gap = 0, int64_t x_offset = 0)
+      : w(1, n, k), x(m, k, x_gap, x_offset), tokens(shape_of(m)) {}
+  void pack(int base = -1) { packed = pack_by_the_book(w, base); }
+  PackedView view() const { return view_of(packed, w.n, w.k); }
+};
+
+GemmParams params_of(Problem& problem, const PackedView& view, uint16_t* y, int64_t y_stride) {
+  GemmParams p = {};
+  p.weight = view;
+  p.x = problem.x.data();
+  p.x_stride = problem.x.stride;
+  p.bias = problem.bias.empty() ? nullptr : problem.bias.data();
+  p.y = y;
+  p.y_stride = y_stride;
+  p.m = static_cast<int32_t>(problem.x.m);
+  p.scale = std::ldexp(1.0f, -scale_shift(view.base));
+  return p;
+}
+
+// The kernel over all blocks; the gaps between rows of y must stay as they were.
+std::vector<uint16_t> run_matrix(Problem& problem, const PackedView& view, uint64_t seed) {
+  const int m = static_cast<int>(problem.x.m);
+  const int64_t n = view.n, y_stride = n + 5;
+  GuardedBuffer<uint16_t> y((m - 1) * y_stride + n);
+  const std::vector<uint16_t> before = y.copy();
+  GemmParams p = params_of(problem, view, y.data(), y_stride);
+  const MatrixConfig config = matrix_config(problem.tokens);
+  EXPECT(matrix_takes(config, p.x_stride), "x stride ", p.x_stride);
+  const Grid grid = matrix_grid(config, p, problem.splits);
+  GuardedBuffer<float> partials(workspace_floats(p));
+  p.partials = p.splits > 1 ? partials.data() : nullptr;
+
+  const size_t tile_row_bytes = tile_columns(view.k) * kTileBytes;
+  const size_t last_row = tile_rows(view.n) - 1;
+  std::vector<Buffer> buffers = {
+      {view.payload, last_row * view.payload_stride_bytes + tile_row_bytes, false, "payload"},
+      {view.index, 4 * (last_row * view.index_stride + tile_columns(view.k)), false, "index"},
+      {view.escapes, size_t{16} * view.quads, false, "escapes"},
+      {p.x, 2 * static_cast<size_t>((m - 1) * p.x_stride + view.k), false, "x"},
+      {p.bias, 2 * problem.bias.size(), false, "bias"},
+      {p.splits > 1 ? nullptr : y.data(), 2 * static_cast<size_t>(y.size()), true, "y"},
+      {partials.data(), 4 * static_cast<size_t>(partials.size()), true, "partials"}};
+  try {
+    arch::host::run({"matrix t" + std::to_string(problem.tokens), static_cast<int>(grid.x),
+                     static_cast<int>(grid.y), config.waves, seed, buffers},
+                    [&] { run_shape(problem.tokens, p); });
+    if (p.splits > 1) {
+      const Grid last = combine_grid(p);
+      buffers = {{partials.data(), 4 * static_cast<size_t>(partials.size()), false, "partials"},
+                 {p.bias, 2 * problem.bias.size(), false, "bias"},
+                 {y.data(), 2 * static_cast<size_t>(y.size()), true, "y"}};
+      arch::host::run({"combine", static_cast<int>(last.x), static_cast<int>(last.y),
+                       kCombineThreads / arch::kWave, seed, buffers},
+                      [&] { combine_splits(p, kCombineThreads); });
+    }
+  } catch (const Report& report) {
+    EXPECT(false, report.what());
+  }
+  std::vector<uint16_t> out;
+  for (int64_t i = 0; i < y.size(); ++i) {
+    if (i % y_stride < n)
+      out.push_back(y[i]);
+    else
+      EXPECT(y[i] == before[i], "y written between its rows, element ", i);
+  }
+  return out;
+}
+
+// BF16 bits of w * 2^s, and of what padding columns decode to.
+uint16_t scaled_bits(uint16_t bits, int base) {
+  const uint32_t exponent = bits >> 7 & 0xFF;
+  if (exponent == 0xFF) return bits;  // infinities, and NaN with its payload
+  const float scaled = std::ldexp(value_of(bits), scale_shift(base));
+  return static_cast<uint16_t>(__builtin_bit_cast(uint32_t, scaled) >> 16);
+}
+
+// The order of the model's multiply_fragment and of matrix/kernel.hpp, written down once more.
+std::vector<uint16_t> reference(Problem& problem, const PackedView& view) {
+  using arch::Fragments;
+  const int m = static_cast<int>(problem.x.m);
+  GemmParams p = params_of(problem, view, nullptr, 0);
+  matrix_grid(matrix_config(problem.tokens), p, problem.splits);
+  const auto columns = static_cast<int>(tile_columns(view.k));
+  std::vector<int> order;  // of the columns of a tile
+  for (int step = 0; step < arch::kFragmentSteps; ++step)
+    for (int run = 0; run < kTileColumns; run += Fragments::kRunColumns)
+      for (int i = 0; i < Fragments::kStepColumns; ++i)
+        order.push_back(run + step * Fragments::kStepColumns + i);
+  std::vector<float> w(columns * kTileColumns), x(m * w.size());
+  for (int t = 0; t < m; ++t)
+    for (int64_t k = 0; k < view.k; ++k) x[t * w.size() + k] = value_of(problem.x.at(t, k));
+  std::vector<uint16_t> out(m * view.n);
+  for (int64_t row = 0; row < view.n; ++row) {
+    for (int column = 0; column < columns; ++column) {
+      const bool raw = IndexWord::from_bits(view.index_word(row / kTileRows, column)).is_raw();
+      for (int i = 0; i < kTileColumns; ++i) {
+        const int64_t k = int64_t{kTileColumns} * column + i;
+        w[k] = value_of(k < view.k ? scaled_bits(problem.w.at(0, row, k), view.base)
+                        : raw      ? 0
+                                   : 0x3800);
+      }
+    }
+    for (int t = 0; t < m; ++t) {
+      float total = 0;
+      for (int split = 0; split < p.splits; ++split) {
+        const int end = std::min(columns, (split + 1) * p.columns_per_split);
+        float sum = 0;
+        for (int column = split * p.columns_per_split; column < end; ++column)
+          for (const int i : order) {
+            const size_t k = kTileColumns * column + i;
+            sum += w[k] * x[t * w.size() + k];
+          }
+        total += sum;
+      }
+      const float bias = problem.bias.empty() ? -0.0f : value_of(problem.bias[row]);
+      out[t * view.n + row] = finish(total, p.scale, bias);
+    }
+  }
+  return out;
+}
+
+bool is_nan(uint16_t bits) { return (bits & 0x7FFF) > 0x7F80; }
+
+void expect_same(const std::vector<uint16_t>& got, const std::vector<uint16_t>& wanted, int64_t n,
+                 const std::string& what) {
+  EXPECT(got.size() == wanted.size(), what, ": ", got.size(), " outputs");
+  for (size_t i = 0; i < std::min(got.size(), wanted.size()); ++i) {
+    // Which NaN comes out depends on the order of an instruction's operands, and no GPU promises
+    // it.
+    if (got[i] == wanted[i] || (is_nan(got[i]) && is_nan(wanted[i]))) continue;
+    EXPECT(false, what, ": token ", i / n, ", row ", i % n, " is ", value_of(got[i]), ", wanted ",
+           value_of(wanted[i]));
+    return;
+  }
+}
+
+std::string name_of(const Problem& problem) {
+  return join("m ", problem.x.m, ", n ", problem.w.n, ", k ", problem.w.k, ", x stride ",
+              problem.x.stride, ", splits ", problem.splits, ", block of ", problem.tokens);
+}
+
+// Small integers: every sum is exact in FP32, so the result is the integer product, rounded once.
+void fill_integers(Problem& problem, Random& random) {
+  for (int64_t row = 0; row < problem.w.n; ++row)
+    for (int64_t k = 0; k < problem.w.k; ++k)
+      problem.w.at(0, row, k) = exact_bits(static_cast<int>(random() % 7) - 3);
+  for (int64_t t = 0; t < problem.x.m; ++t)
+    for (int64_t k = 0; k < problem.x.k; ++k)
+      problem.x.at(t, k) = exact_bits(static_cast<int>(random() % 5) - 2);
+}
+
+std::vector<uint16_t> integer_product(Problem& problem) {
+  std::vector<uint16_t> out;
+  for (int64_t t = 0; t < problem.x.m; ++t)
+    for (int64_t row = 0; row < problem.w.n; ++row) {
+      double sum = problem.bias.empty() ? 0 : value_of(problem.bias[row]);
+      for (int64_t k = 0; k < problem.w.k; ++k)
+        sum += double{value_of(problem.x.at(t, k))} * value_of(problem.w.at(0, row, k));
+      const auto as_float = static_cast<float>(sum);
+      out.push_back(bf16_from_float_bits(__builtin_bit_cast(uint32_t, as_float)));
+    }
+  return out;
+}
+
+// Values of a model, and among them anything a BF16 can be.
+void fill_model(Problem& problem, Random& random, int rarity) {
+  fill_like_a_model(problem.w, random, rarity);
+  for (int64_t t = 0; t < problem.x.m; ++t)
+    for (int64_t k = 0; k < problem.x.k; ++k) {
+      const auto sign = static_cast<uint16_t>(random() % 2 << 15);
+      problem.x.at(t, k) =
+          static_cast<uint16_t>(sign | (118 + random() % 12) << 7 | (random() & 0x7F));
+    }
+}
+
+void expect_integers_right(Problem& problem, Random& random) {
+  fill_integers(problem, random);
+  problem.pack();
+  expect_same(run_matrix(problem, problem.view(), random()), integer_product(problem), problem.w.n,
+              name_of(problem));
+}
+
+void expect_model_right(Problem& problem, const std::string& what) {
+  const std::vector<uint16_t> wanted = reference(problem, problem.view());
+  expect_same(run_matrix(problem, problem.view(), 1), wanted, problem.w.n,
+              what + ", " + name_of(problem));
+}
+
+struct Shape {
+  int64_t n, k;
+};
+
+TEST(every_shape_multiplies_integers_exactly) {
+  Random random(1);
+  // Columns: none in pairs, one pair and a tail, a pair and one more, two pairs and a tail. Rows:
+  // one, a whole tile, more than a wave's, more than a block's.
+  const Shape shapes[] = {{1, 1}, {16, 63}, {33, 130}, {17, 192}, {130, 257}};
+  int turn = 0;
+  for (const int m : {1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 130})
+    for (int i = 0; i < (m < 33 ? 3 : 1); ++i) {
+      const Shape shape = shapes[turn++ % std::size(shapes)];
+      Problem problem(m, shape.n, shape.k, 2);
+      expect_integers_right(problem, random);
+    }
+}
+
+TEST(every_number_of_columns) {
+  Random random(2);
+  for (const int m : {16, 32, 64, 128})
+    for (int columns = 1; columns <= (m == 16 ? 9 : 3); ++columns) {
+      Problem problem(m, 5, 64 * columns);
+      expect_integers_right(problem, random);
+    }
+}
+
+TEST(every_shape_takes_every_m) {
+  Random random(3);
+  for (const int tokens : kShapes)
+    for (const int m : {1, 40, 130}) {
+      Problem problem(m, 20, 200, 1);
+      problem.tokens = tokens;
+      expect_integers_right(problem, random);
+    }
+}
+
+TEST(rows_of_x_may_start_anywhere) {
+  Random random(4);
+  for (const int64_t gap : {0, 1, 3, 8})
+    for (const int64_t offset : {0, 1, 4, 8}) {
+      Problem problem(18, 18, 131, gap, offset);
+      expect_integers_right(problem, random);
+    }
+  Problem repeated(20, 18, 131, -131);  // one row, as torch's expand makes it
+  expect_integers_right(repeated, random);
+}
+
+TEST(the_order_of_the_sum_is_the_promised_one) {
+  Random random(5);
+  for (const int tokens : kShapes) {
+    Problem problem(tokens - 1, 35, 450, tokens % 32 ? 1 : 0);
+    fill_model(problem, random, 1'000'000'000);
+    problem.pack();
+    expect_model_right(problem, "clean");
+  }
+}
+
+TEST(escapes_of_every_kind) {
+  Random random(6);
+  for (const int tokens : kShapes)
+    for (const int rarity : {500, 25, 8}) {  // lists of one to raw tiles
+      Problem problem(tokens, 33, 330, 1);
+      fill_model(problem, random, rarity);
+      problem.pack();
+      expect_model_right(problem, join("one in ", rarity));
+    }
+}
+
+TEST(escapes_at_every_row_and_column) {
+  for (int position = 0; position < kTileWeights; position += 13) {
+    Problem problem(1, 32, 64);
+    for (int64_t row = 0; row < 32; ++row)
+      for (int64_t k = 0; k < 64; ++k) problem.w.at(0, row, k) = exact_bits(1);
+    const int row = position / 64 + 16 * (position % 2), column = position % 64;
+    problem.w.at(0, row, column) = 0;
+    for (int64_t k = 0; k < 64; ++k) problem.x.at(0, k) = exact_bits(k == column ? 64 : 1);
+    problem.pack();
+    expect_same(run_matrix(problem, problem.view(), position), integer_product(problem), 32,
+                join("escape at row ", row, ", column ", column));
+  }
+}
+
+TEST(special_values_reach_the_multiplier) {
+  Random random(7);
+  const uint16_t specials[] = {0x0000, 0x8000, 0x7F80, 0xFF80, 0x7FC1, 0xFFFF,
+                               0x0001, 0x807F, 0x0080, 0x7F7F, 0xFF7F};
+  for (const int m : {3, 64}) {
+    Problem problem(m, 48, 200);
+    fill_model(problem, random, 1'000'000'000);
+    for (size_t i = 0; i < std::size(specials); ++i) {
+      problem.w.at(0, 4 * i, 17 * i) = specials[i];       // alone in its row
+      problem.w.at(0, 4 * i + 1, 199 - i) = specials[i];  // in the tail
+    }
+    for (const uint16_t special : {0x7F80, 0x7FC0, 0x8000, 0x0001})
+      problem.x.at(random() % m, random() % 200) = special;
+    problem.pack();
+    expect_model_right(problem, "specials");
+  }
+}
+
+TEST(every_base_is_scaled_back) {
+  Random random(8);
+  for (const int base : {kMinBase, 107, 112, 120, kMaxBase}) {
+    Problem problem(17, 20, 150);
+    fill_model(problem, random, 1'000'000'000);
+    for (int64_t row = 0; row < 20; ++row)
+      for (int64_t k = 0; k < 150; ++k) {
+        uint16_t& w = problem.w.at(0, row, k);
+        w = static_cast<uint16_t>((w & 0x807F) | (base + random() % 16) << 7);
+      }
+    problem.pack(base);
+    problem.bias.resize(20);
+    for (uint16_t& bias : problem.bias) bias = exact_bits(static_cast<int>(random() % 9) - 4);
+    expect_model_right(problem, join("base ", base));
+  }
+}
+
+TEST(splits_are_added_in_order) {
+  Random random(9);
+  for (const int m : {1, 33, 130})
+    for (const int splits : {2, 3, 7}) {
+      Problem problem(m, 35, 1000, 2);
+      if (m > 100 && splits > 2) continue;
+      problem.splits = splits;
+      problem.bias.resize(35);
+      for (uint16_t& bias : problem.bias) bias = exact_bits(static_cast<int>(random() % 9) - 4);
+      expect_integers_right(problem, random);
+      fill_model(problem, random, 300);
+      problem.pack();
+      expect_model_right(problem, "split");
+    }
+}
+
+TEST(slices_are_views) {
+  Random random(10);
+  Problem whole(4, 64, 320);
+  fill_integers(whole, random);
+  whole.pack();
+  const PackedView all = whole.view();
+  // Tile rows 1..2 of four and tile columns 2..4 of five: the same table, other strides.
+  PackedView part = all;
+  part.payload = all.tile(1, 2);
+  part.index = all.index + all.index_stride + 2;
+  part.n = 32;
+  part.k = 192;
+  Problem sliced(4, 32, 192);
+  for (int64_t row = 0; row < 32; ++row)
+    for (int64_t k = 0; k < 192; ++k) sliced.w.at(0, row, k) = whole.w.at(0, row + 16, k + 128);
+  for (int t = 0; t < 4; ++t)
+    for (int64_t k = 0; k < 192; ++k) sliced.x.at(t, k) = whole.x.at(t, k);
+  expect_same(run_matrix(sliced, part, 1), integer_product(sliced), 32, "slice");
+}
+
+TEST(hostile_index_words_never_read_outside_the_table) {
+  Random random(11);
+  for (const uint32_t word :
+       {0xFFu, 0xFFFFFF01u, 0xFFFFFFFFu, 65u, 254u, 1u << 8, 0x140u, 0x1FFu, 0x7FFFFF40u}) {
+    Problem problem(2, 32, 64);
+    fill_integers(problem, random);
+    problem.pack();
+    problem.packed.index = {word, word};
+    run_matrix(problem, problem.view(), 1);  // the model reports any read outside
+  }
+}
+
+TEST(the_order_of_lanes_decides_nothing) {
+  Random random(12);
+  Problem problem(33, 33, 330, 1);
+  fill_model(problem, random, 50);
+  problem.pack();
+  const std::vector<uint16_t> first = run_matrix(problem, problem.view(), 1);
+  for (uint64_t seed = 2; seed < 6; ++seed)
+    expect_same(run_matrix(problem, problem.view(), seed), first, 33, join("seed ", seed));
+}
+
+// Both maps must be bijections, or a fragment would miss a weight.
+template <typename Fragments>
+void expect_fragments_cover_a_tile() {
+  std::vector<int> seen(arch::kWave * 16), sums(256);
+  for (int row = 0; row < kTileRows; ++row)
+    for (int column = 0; column < kTileColumns; column += 2) {
+      const int lane = Fragments::owner(row, column), slot = Fragments::slot(row, column);
+      ++seen[lane * 16 + slot];
+      const int run = slot / (16 / Fragments::kRuns);
+      EXPECT(Fragments::row(lane, run) == row, "row ", row);
+      EXPECT(Fragments::column(lane) + slot % (16 / Fragments::kRuns) * 2 == column, "column ",
+             column);
+      EXPECT(Fragments::owner(row, column + 1) == lane, "a pair is split");
+    }
+  for (int lane = 0; lane < arch::kWave; ++lane)
+    for (int i = 0; i < arch::kFragmentSums; ++i)
+      ++sums[Fragments::sum_row(lane, i) * 16 + Fragments::sum_token(lane, i)];
+  for (const int count : seen) EXPECT(count == 1, "a register is named ", count, " times");
+  for (const int count : sums) EXPECT(count == 1, "an output is named ", count, " times");
+}
+
+TEST(fragments_cover_a_tile) {
+  expect_fragments_cover_a_tile<arch::WmmaFragments>();
+  expect_fragments_cover_a_tile<arch::MmaFragments>();
+}
+
+}  // namespace
+}  // namespace nf12::test
