@@ -217,8 +217,8 @@ void run_block(Block& block) {
 // Index of the buffer that holds [p, p + bytes), else a report.
 size_t buffer_of(const void* p, int bytes, int alignment, const char* access) {
   const auto at = reinterpret_cast<uintptr_t>(p);
-  std::ostringstream text;
   if (at % alignment != 0) {
+    std::ostringstream text;
     text << access << " of " << bytes << " bytes at " << p << " is not aligned to " << alignment;
     report(text.str());
   }
@@ -227,6 +227,7 @@ size_t buffer_of(const void* p, int bytes, int alignment, const char* access) {
     const auto begin = reinterpret_cast<uintptr_t>(buffer.begin);
     if (at >= begin && at + bytes <= begin + buffer.bytes) return i;
   }
+  std::ostringstream text;
   text << access << " of " << bytes << " bytes at " << p << " is outside every buffer";
   for (const Buffer& buffer : current->launch.buffers) {
     const auto offset = static_cast<int64_t>(at - reinterpret_cast<uintptr_t>(buffer.begin));
