@@ -69,7 +69,7 @@ struct Problem {
 
   Problem(int64_t m, int64_t n, int64_t k, int64_t x_gap = 0, int64_t x_offset = 0)
       : w(1, n, k), x(m, k, x_gap, x_offset), tokens(shape_of(m)) {}
-  void pack(int base = -1) { packed = pack_by_the_book(w, base); }
+  void pack(int base = -1) { packed = test::pack(w, base, kOneThread, cpu::Level::kPortable); }
   PackedView view() const { return view_of(packed, w.n, w.k); }
 };
 
