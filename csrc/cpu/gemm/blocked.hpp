@@ -12,7 +12,7 @@
 
 #include "csrc/cpu/gemm/activations.hpp"
 #include "csrc/cpu/gemm/epilogue.hpp"
-#include "csrc/cpu/gemm/tile.hpp"
+#include "csrc/cpu/gemm/patch.hpp"
 
 namespace nf12::cpu {
 
@@ -24,29 +24,26 @@ struct Blocked {
   using Sum = typename V::Sum;
   static constexpr int kRegisters = kTileRows / V::kRowLanes;
   static constexpr int kPanel = V::kSteps * kTileRows;  // elements of a tile, rows along a register
-  static constexpr int kChunkTiles = 16 * 1024 / (kPanel * static_cast<int>(sizeof(W)));
+  static constexpr int kChunkTiles = 8 * 1024 / (kPanel * static_cast<int>(sizeof(W)));
   static constexpr int kMaxTokens = 128;
 
-  // Rows of pairs to columns of rows: squares of kPairLanes x kPairLanes pairs.
-  NF12_INLINE static void turn(const DecodedTile<V>& tile, W* panel) {
-    constexpr int kSide = V::kPairLanes;
-    for (int row = 0; row < kTileRows; row += kSide) {
-      for (int i = 0; i < kTileColumns / (2 * kSide); ++i) {
-        typename V::Pairs w[kSide];
-#pragma GCC unroll 16
-        for (int j = 0; j < kSide; ++j) {
-          w[j] = V::load(tile.bits + kTileColumns * (row + j) + 2 * kSide * i);
-        }
-        V::transpose_square(w);
-        V::store_steps(panel, i, row, w);
-      }
-    }
-  }
+  // Decoded tiles, and the payload of as many tiles that come after them.
+  struct Panels {
+    const W* data;
+    int64_t tiles;
+    const uint8_t* ahead;
+  };
 
-  // Sums [kTokens, 16] += x of kTokens tokens times the panels of `tiles` tiles.
+  // Sums [kTokens, 16] += x of kTokens tokens times the panels. What comes next is brought into the
+  // caches meanwhile, a few lines at a time: a burst would fill the queue of outstanding misses and
+  // stall the loads behind it.
   template <int kTokens>
-  static void multiply_panels(const W* panel, int64_t tiles, const X* x, int64_t x_tile_stride,
+  static void multiply_panels(const Panels& panels, const X* x, int64_t x_tile_stride,
                               float* sums) {
+    constexpr int kSlices = 8;
+    constexpr int kSliceBytes = kTileBytes / kSlices;
+    const W* panel = panels.data;
+    const uint8_t* ahead = panels.ahead;
     Sum part[kTokens][kRegisters];
 #pragma GCC unroll 16
     for (int t = 0; t < kTokens; ++t) {
@@ -55,16 +52,22 @@ struct Blocked {
         part[t][i] = V::load_sum(sums + t * kTileRows + i * V::kRowLanes);
       }
     }
-    for (int64_t c = 0; c < tiles; ++c, x += x_tile_stride) {
-      for (int step = 0; step < V::kSteps; ++step, panel += kTileRows) {
-        Rows rows[kRegisters];
+    for (int64_t c = 0; c < panels.tiles; ++c, x += x_tile_stride) {
+      for (int slice = 0; slice < kSlices; ++slice, ahead += kSliceBytes) {
+        for (int line = 0; line < kSliceBytes; line += 64) __builtin_prefetch(ahead + line);
+        const int first_step = slice * (V::kSteps / kSlices);
+#pragma GCC unroll 4
+        for (int step = 0; step < V::kSteps / kSlices; ++step, panel += kTileRows) {
+          Rows rows[kRegisters];
 #pragma GCC unroll 16
-        for (int i = 0; i < kRegisters; ++i) rows[i] = V::load_rows(panel + i * V::kRowLanes);
+          for (int i = 0; i < kRegisters; ++i) rows[i] = V::load_rows(panel + i * V::kRowLanes);
 #pragma GCC unroll 16
-        for (int t = 0; t < kTokens; ++t) {
+          for (int t = 0; t < kTokens; ++t) {
+            const X* x_row = x + t * kTileColumns;
 #pragma GCC unroll 16
-          for (int i = 0; i < kRegisters; ++i) {
-            part[t][i] = V::multiply_add_rows(rows[i], x + t * kTileColumns, step, part[t][i]);
+            for (int i = 0; i < kRegisters; ++i) {
+              part[t][i] = V::multiply_add_rows(rows[i], x_row, first_step + step, part[t][i]);
+            }
           }
         }
       }
@@ -78,7 +81,7 @@ struct Blocked {
     }
   }
 
-  using Multiply = void (*)(const W*, int64_t, const X*, int64_t, float*);
+  using Multiply = void (*)(const Panels&, const X*, int64_t, float*);
 
   // The tokens of a block in groups as equal as can be: 8 tokens are 4 + 4, not 6 + 2.
   struct Groups {
@@ -97,7 +100,7 @@ struct Blocked {
     return kTable[size - 1];
   }
 
-  NF12_INLINE static void multiply_row_block(const GemmArgs& args, const Activations<V>& x,
+  NF12_INLINE static void multiply_row_block(const GemmArgs& args, const Activations<X>& x,
                                              int64_t r, int64_t t0, int64_t tokens) {
     const PackedView& w = args.w;
     const int64_t tiles = tile_columns(w.k);
@@ -106,25 +109,30 @@ struct Blocked {
     for (int64_t i = 0; i < tokens * kTileRows; ++i) sums[i] = 0.0f;
     for (int64_t c0 = 0; c0 < tiles; c0 += kChunkTiles) {
       const int64_t chunk = tiles - c0 < kChunkTiles ? tiles - c0 : kChunkTiles;
-      alignas(64) W panels[kChunkTiles * kPanel];
+      alignas(64) W decoded[kChunkTiles * kPanel];
       for (int64_t c = 0; c < chunk; ++c) {
         const uint8_t* tile = w.tile(r, c0 + c);
-        prefetch_tile(tile + kChunkTiles * kTileBytes);
-        alignas(64) DecodedTile<V> decoded;
-        decoded.fill(w, tile, w.index_word(r, c0 + c));
-        turn(decoded, panels + c * kPanel);
+        W* panel = decoded + c * kPanel;
+        V::decode_panel(tile, panel);
+        if (const uint32_t index_word = w.index_word(r, c0 + c)) {
+          patch_tile(w, index_word, [panel](int position, uint16_t value) {
+            V::put(panel, position / kTileColumns, position % kTileColumns, value);
+          });
+        }
       }
+      const Panels panels{decoded, chunk, w.tile(r, c0 + chunk)};
       int64_t t = 0;
       for (int64_t g = 0; g < groups.count; t += groups.size(g), ++g) {
         multiply_for(groups.size(g), std::make_integer_sequence<int, V::kTokens>{})(
-            panels, chunk, x.at(c0, t0 + t), args.m * kTileColumns, sums + t * kTileRows);
+            panels, x.at(c0, t0 + t), args.m * kTileColumns, sums + t * kTileRows);
       }
     }
     finish_row_block(args, r, t0, tokens, sums);
   }
 
   NF12_INLINE static void run(const GemmArgs& args, const Parallel& parallel) {
-    const Activations<V> x = reorder_activations<V>(args, parallel);
+    const Activations<X> x = prepare_activations<X>(
+        args, parallel, [](const uint16_t* row, X* out) { V::expand_x(row, out); });
     for_row_blocks(args, parallel, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         for (int64_t t0 = 0; t0 < args.m; t0 += kMaxTokens) {

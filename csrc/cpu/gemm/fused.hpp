@@ -11,6 +11,7 @@
 #pragma once
 #include "csrc/cpu/gemm/activations.hpp"
 #include "csrc/cpu/gemm/epilogue.hpp"
+#include "csrc/cpu/gemm/lane_order.hpp"
 #include "csrc/cpu/gemm/tile.hpp"
 
 namespace nf12::cpu {
@@ -53,27 +54,34 @@ struct Fused {
     }
   }
 
+  // `ahead` is brought into the caches meanwhile, a few lines at a time: a burst would fill the
+  // queue of outstanding misses and stall the loads behind it.
   template <class Tile>
-  NF12_INLINE static void multiply_tile(const Tile& tile, const X* x, Sum* sums) {
+  NF12_INLINE static void multiply_tile(const Tile& tile, const uint8_t* ahead, const X* x,
+                                        Sum* sums) {
+    constexpr int kBytes = kTileBytes * kRows / kTileRows;
 #pragma GCC unroll 1
-    for (int row = 0; row < kTileRows; row += kRows) multiply_rows(tile, row, x, sums);
+    for (int row = 0; row < kTileRows; row += kRows, ahead += kBytes) {
+      for (int line = 0; line < kBytes; line += 64) __builtin_prefetch(ahead + line);
+      multiply_rows(tile, row, x, sums);
+    }
   }
 
-  NF12_INLINE static void multiply_row_block(const GemmArgs& args, const Activations<V>& x,
+  NF12_INLINE static void multiply_row_block(const GemmArgs& args, const Activations<X>& x,
                                              int64_t r) {
     const PackedView& w = args.w;
     Sum sums[kTileRows * kTokens];
     for (Sum& sum : sums) sum = V::zero();
     const uint8_t* tile = w.tile(r, 0);
     for (int64_t c = 0; c < tile_columns(w.k); ++c, tile += kTileBytes) {
-      prefetch_tile(tile + kPrefetchTiles * kTileBytes);
+      const uint8_t* ahead = tile + kPrefetchTiles * kTileBytes;
       const uint32_t index_word = w.index_word(r, c);
       if (index_word == 0) [[likely]] {
-        multiply_tile(PackedTile<V>{tile}, x.at(c, 0), sums);
+        multiply_tile(PackedTile<V>{tile}, ahead, x.at(c, 0), sums);
       } else {
         alignas(64) DecodedTile<V> decoded;
         decoded.fill(w, tile, index_word);
-        multiply_tile(decoded, x.at(c, 0), sums);
+        multiply_tile(decoded, ahead, x.at(c, 0), sums);
       }
     }
     float totals[kTokens][kTileRows];
@@ -84,7 +92,14 @@ struct Fused {
   }
 
   NF12_INLINE static void run(const GemmArgs& args, const Parallel& parallel) {
-    const Activations<V> x = reorder_activations<V>(args, parallel);
+    const auto to_x = [](const uint16_t* row, X* out) {
+      alignas(64) uint16_t in_order[kTileColumns];
+      to_lane_order<V::kPairLanes>(row, in_order);
+      for (int i = 0; i < kTileColumns; i += 2 * V::kPairLanes) {
+        V::store_x(out + i, V::load(in_order + i));
+      }
+    };
+    const Activations<X> x = prepare_activations<X>(args, parallel, to_x);
     for_row_blocks(args, parallel, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) multiply_row_block(args, x, r);
     });

@@ -9,7 +9,9 @@ namespace nf12::cpu {
 
 template <class V>
 struct Paths {
-  static size_t workspace_bytes(int64_t m, int64_t, int64_t k) { return activation_bytes<V>(m, k); }
+  static size_t workspace_bytes(int64_t m, int64_t, int64_t k) {
+    return activation_bytes<typename V::X>(m, k);
+  }
 
   static void run(const GemmArgs& args, const Parallel& parallel) {
     if (args.m > V::kMaxFusedTokens) return Blocked<V>::run(args, parallel);

@@ -51,7 +51,7 @@ void decode_tile(const PackedView& w, int64_t r, int64_t c, float* out) {
     decode_row(w.tile(r, c), row, bits + kTileColumns * row);
   }
   if (const uint32_t word = w.index_word(r, c)) {
-    patch_tile(w, word, [](int position) { return position; }, bits);
+    patch_tile(w, word, [&bits](int position, uint16_t value) { bits[position] = value; });
   }
   for (int i = 0; i < kTileWeights; ++i) out[i] = bf16_to_float(bits[i]);
 }

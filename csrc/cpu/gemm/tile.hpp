@@ -43,8 +43,9 @@ struct DecodedTile {
       }
     }
     if (index_word != 0) {
-      patch_tile(
-          w, index_word, [](int position) { return lane_order<V::kPairLanes>(position); }, bits);
+      patch_tile(w, index_word, [this](int position, uint16_t value) {
+        bits[lane_order<V::kPairLanes>(position)] = value;
+      });
     }
   }
 };

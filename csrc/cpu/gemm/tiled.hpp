@@ -44,10 +44,11 @@ struct Tiled {
                                      uint16_t* out) {
     const int64_t t0 = group * kGroupTokens;
     for (int64_t t = 0; t < kGroupTokens; ++t) {
-      alignas(64) uint16_t row[kTileColumns] = {};
-      if (t0 + t < args.m) load_lane_order<V>(args, c, t0 + t, row);
+      uint16_t row[kTileColumns] = {}, in_order[kTileColumns];
+      if (t0 + t < args.m) load_columns(args, c, t0 + t, row);
+      to_lane_order<V::kPairLanes>(row, in_order);
       for (int pair = 0; pair < kTileColumns / 2; ++pair) {
-        std::memcpy(out + 2 * (kGroupTokens * pair + t), row + 2 * pair, 2 * sizeof(uint16_t));
+        std::memcpy(out + 2 * (kGroupTokens * pair + t), in_order + 2 * pair, 2 * sizeof(uint16_t));
       }
     }
   }

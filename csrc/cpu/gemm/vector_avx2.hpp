@@ -12,6 +12,7 @@
 #pragma once
 #include <immintrin.h>
 
+#include "csrc/cpu/gemm/epilogue.hpp"
 #include "csrc/format/decode.hpp"
 
 namespace nf12::cpu {
@@ -20,7 +21,7 @@ namespace {
 struct Avx2 {
   using Pairs = __m256i;  // 8 pairs of BF16 weights of one row
   using Sum = __m256;
-  using X = float;  // per register of pairs: the 8 even columns, then the 8 odd ones
+  using X = float;  // fused: per register of pairs, the 8 even columns, then the 8 odd ones
   static constexpr int kPairLanes = 8;
   static constexpr int kHalves = 2;  // registers of one row: kHalves x 2
   static constexpr int kMaxFusedTokens = 3;
@@ -77,7 +78,7 @@ struct Avx2 {
     _mm256_store_ps(out + 8, odd(x));
   }
 
-  // Rows along a register, for blocked.hpp: one step is one column, in the order of X.
+  // Rows along a register, for blocked.hpp: one step is one column.
   using W = float;
   using Rows = __m256;
   static constexpr int kRowLanes = 8;
@@ -90,12 +91,28 @@ struct Avx2 {
   NF12_INLINE static Sum multiply_add_rows(Rows rows, const X* x, int step, Sum sum) {
     return _mm256_fmadd_ps(rows, _mm256_broadcast_ss(x + step), sum);
   }
-  NF12_INLINE static void store_steps(W* panel, int register_, int row, Pairs (&w)[8]) {
-    W* out = panel + 2 * kPairLanes * kTileRows * register_ + row;
-#pragma GCC unroll 16
-    for (int i = 0; i < 8; ++i) {
-      _mm256_store_ps(out + kTileRows * i, even(w[i]));
-      _mm256_store_ps(out + kTileRows * (8 + i), odd(w[i]));
+  NF12_INLINE static void expand_x(const uint16_t* row, X* out) {
+    for (int i = 0; i < kTileColumns; ++i) out[i] = bf16_to_float(row[i]);
+  }
+  NF12_INLINE static void put(W* panel, int row, int column, uint16_t bits) {
+    panel[kTileRows * column + row] = bf16_to_float(bits);
+  }
+
+  // Both planes are turned as they are, four bytes at a time; a register then holds 4 columns'
+  // bytes or 8 columns' codes of 8 rows, and decodes to a pair of columns of them.
+  NF12_INLINE static void decode_panel(const uint8_t* tile, W* panel) {
+    for (int row = 0; row < kTileRows; row += 8, panel += 8) {
+      alignas(32) __m256i codes[8];
+      load_turned(tile + code_word_byte(row, 0), kTileColumns / 2, codes);
+      for (int half = 0; half < 2; ++half) {
+        alignas(32) __m256i bytes[8];
+        load_turned(tile + sign_mantissa_byte(row, 32 * half), kTileColumns, bytes);
+        W* out = panel + kTileRows * 32 * half;
+#pragma GCC unroll 1
+        for (int word = 0; word < 4; ++word, out += kTileRows * 8) {
+          decode_word(bytes[2 * word], bytes[2 * word + 1], codes[4 * half + word], out);
+        }
+      }
     }
   }
 
@@ -121,6 +138,43 @@ struct Avx2 {
   }
 
  private:
+  // Eight rows of 32 bytes, turned: register i holds dword i of each.
+  NF12_INLINE static void load_turned(const uint8_t* p, int stride_bytes, __m256i (&w)[8]) {
+#pragma GCC unroll 16
+    for (int i = 0; i < 8; ++i) {
+      w[i] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + i * stride_bytes));
+    }
+    transpose_square(w);
+  }
+
+  // The 8 columns of a code word, of 8 rows.
+  NF12_INLINE static void decode_word(__m256i bytes_low, __m256i bytes_high, __m256i codes,
+                                      W* out) {
+    const __m256i sign_mantissa = _mm256_set1_epi32(static_cast<int>(kSignMantissaMask));
+    const __m256i exponent = _mm256_set1_epi32(kExponentBias);
+    const __m256i code = _mm256_set1_epi32(kCodeMask);
+    const __m256i aligned[4] = {_mm256_slli_epi32(codes, 7), _mm256_slli_epi32(codes, 3),
+                                _mm256_srli_epi32(codes, 1), _mm256_srli_epi32(codes, 5)};
+#pragma GCC unroll 16
+    for (int pair = 0; pair < 4; ++pair) {
+      const __m256i dup = _mm256_shuffle_epi8(pair < 2 ? bytes_low : bytes_high,
+                                              pair % 2 == 0 ? first_pair() : second_pair());
+      __m256i w = _mm256_or_si256(_mm256_or_si256(_mm256_and_si256(dup, sign_mantissa), exponent),
+                                  _mm256_and_si256(aligned[pair], code));
+      __asm__("" : "+x"(w));  // as in decode()
+      _mm256_store_ps(out + kTileRows * 2 * pair, even(w));
+      _mm256_store_ps(out + kTileRows * (2 * pair + 1), odd(w));
+    }
+  }
+  // Of each dword: bytes 0 0 1 1, bytes 2 2 3 3.
+  NF12_INLINE static __m256i first_pair() {
+    return _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, 0, 1, 1, 4, 4, 5, 5, 8, 8, 9, 9, 12, 12, 13, 13));
+  }
+  NF12_INLINE static __m256i second_pair() {
+    return _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(2, 2, 3, 3, 6, 6, 7, 7, 10, 10, 11, 11, 14, 14, 15, 15));
+  }
   NF12_INLINE static __m256i twice() { return _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3); }
   NF12_INLINE static __m256i duplicate(int j) {
     const char c = static_cast<char>(4 * j);

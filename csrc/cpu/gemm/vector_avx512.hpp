@@ -3,6 +3,7 @@
 #pragma once
 #include <immintrin.h>
 
+#include "csrc/cpu/gemm/epilogue.hpp"
 #include "csrc/format/decode.hpp"
 
 namespace nf12::cpu {
@@ -80,7 +81,48 @@ struct Avx512Pairs {
   NF12_INLINE static void store_sum(float* p, Sum sum) { _mm512_store_ps(p, sum); }
   NF12_INLINE static void transpose_square(Pairs (&w)[16]) { transpose_16x16(w); }
 
+  // use(pair, w) for the pairs of columns 0 1, 2 3, ... of a tile, all 16 rows in a register. Both
+  // planes are turned as they are, four bytes at a time.
+  template <class Use>
+  NF12_INLINE static void decode_pairs(const uint8_t* tile, Use use) {
+    alignas(64) Pairs codes[16], bytes[16];
+#pragma GCC unroll 16
+    for (int row = 0; row < kTileRows; ++row) {
+      codes[row] = _mm512_castsi256_si512(
+          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(tile + code_word_byte(row, 0))));
+    }
+    transpose_16x16(codes);  // the upper 8 columns of the square are not used
+#pragma GCC unroll 16
+    for (int row = 0; row < kTileRows; ++row) {
+      bytes[row] = _mm512_loadu_si512(tile + sign_mantissa_byte(row, 0));
+    }
+    transpose_16x16(bytes);
+#pragma GCC unroll 16
+    for (int word = 0; word < kTileColumns / 8; ++word) {
+      const Pairs aligned[4] = {_mm512_rol_epi32(codes[word], 7), _mm512_rol_epi32(codes[word], 3),
+                                _mm512_ror_epi32(codes[word], 1), _mm512_ror_epi32(codes[word], 5)};
+#pragma GCC unroll 16
+      for (int pair = 0; pair < 4; ++pair) {
+        const __m512i dup = _mm512_shuffle_epi8(bytes[2 * word + pair / 2], pair_bytes(pair % 2));
+        use(4 * word + pair, merge(dup, aligned[pair]));
+      }
+    }
+  }
+
  private:
+  NF12_INLINE static Pairs merge(__m512i dup, __m512i aligned_codes) {
+    constexpr int kMaskThenOr = 0xEA;  // (a & b) | c
+    const __m512i without_code =
+        _mm512_ternarylogic_epi32(dup, _mm512_set1_epi32(static_cast<int>(kSignMantissaMask)),
+                                  _mm512_set1_epi32(kExponentBias), kMaskThenOr);
+    return _mm512_ternarylogic_epi32(aligned_codes, _mm512_set1_epi32(kCodeMask), without_code,
+                                     kMaskThenOr);
+  }
+  // Of each dword: bytes 0 0 1 1, or 2 2 3 3.
+  NF12_INLINE static __m512i pair_bytes(int which) {
+    const __m128i first = _mm_setr_epi8(0, 0, 1, 1, 4, 4, 5, 5, 8, 8, 9, 9, 12, 12, 13, 13);
+    return _mm512_broadcast_i32x4(_mm_add_epi8(first, _mm_set1_epi8(which == 0 ? 0 : 2)));
+  }
   NF12_INLINE static __m512i duplicate(int j) {
     const char c = static_cast<char>(4 * j);
     return _mm512_broadcast_i32x4(_mm_add_epi8(
@@ -89,7 +131,7 @@ struct Avx512Pairs {
 };
 
 struct Avx512 : Avx512Pairs {
-  using X = float;  // per register of pairs: the 16 even columns, then the 16 odd ones
+  using X = float;  // fused: per register of pairs, the 16 even columns, then the 16 odd ones
   static constexpr int kMaxFusedTokens = 3;
 
   NF12_INLINE static __m512 even(Pairs w) { return _mm512_castsi512_ps(_mm512_slli_epi32(w, 16)); }
@@ -108,19 +150,23 @@ struct Avx512 : Avx512Pairs {
 
   using W = float;
   using Rows = __m512;
-  static constexpr int kSteps = kTileColumns;  // one column each, in the order of X
+  static constexpr int kSteps = kTileColumns;  // one column each
   static constexpr int kTokens = 16;
   NF12_INLINE static Rows load_rows(const W* p) { return _mm512_load_ps(p); }
   NF12_INLINE static Sum multiply_add_rows(Rows rows, const X* x, int step, Sum sum) {
     return _mm512_fmadd_ps(rows, _mm512_set1_ps(x[step]), sum);
   }
-  NF12_INLINE static void store_steps(W* panel, int register_, int row, Pairs (&w)[16]) {
-    W* out = panel + 2 * kPairLanes * kTileRows * register_ + row;
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; ++i) {
-      _mm512_store_ps(out + kTileRows * i, even(w[i]));
-      _mm512_store_ps(out + kTileRows * (16 + i), odd(w[i]));
-    }
+  NF12_INLINE static void expand_x(const uint16_t* row, X* out) {
+    for (int i = 0; i < kTileColumns; ++i) out[i] = bf16_to_float(row[i]);
+  }
+  NF12_INLINE static void put(W* panel, int row, int column, uint16_t bits) {
+    panel[kTileRows * column + row] = bf16_to_float(bits);
+  }
+  NF12_INLINE static void decode_panel(const uint8_t* tile, W* panel) {
+    decode_pairs(tile, [panel](int pair, Pairs w) {
+      _mm512_store_ps(panel + kTileRows * 2 * pair, even(w));
+      _mm512_store_ps(panel + kTileRows * (2 * pair + 1), odd(w));
+    });
   }
 };
 

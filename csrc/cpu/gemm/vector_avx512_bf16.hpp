@@ -8,7 +8,7 @@ namespace nf12::cpu {
 namespace {
 
 struct Avx512Bf16 : Avx512Pairs {
-  using X = uint16_t;  // BF16 in lane order
+  using X = uint16_t;  // BF16; fused: in lane order
   static constexpr int kMaxFusedTokens = 8;
 
   NF12_INLINE static Sum multiply_add(Pairs w, const X* x, Sum sum) {
@@ -28,10 +28,16 @@ struct Avx512Bf16 : Avx512Pairs {
     return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(rows),
                             reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair)));
   }
-  NF12_INLINE static void store_steps(W* panel, int register_, int row, Pairs (&w)[16]) {
-    W* out = panel + kPairLanes * kTileRows * register_ + row;
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; ++i) _mm512_store_si512(out + kTileRows * i, w[i]);
+  NF12_INLINE static void expand_x(const uint16_t* row, X* out) {
+    std::memcpy(out, row, kTileColumns * sizeof *out);
+  }
+  NF12_INLINE static void put(W* panel, int row, int column, uint16_t bits) {
+    W& pair = panel[kTileRows * (column / 2) + row];
+    pair = column % 2 == 0 ? (pair & 0xFFFF0000) | bits : (pair & 0xFFFF) | W{bits} << 16;
+  }
+  NF12_INLINE static void decode_panel(const uint8_t* tile, W* panel) {
+    decode_pairs(tile,
+                 [panel](int pair, Pairs w) { _mm512_store_si512(panel + kTileRows * pair, w); });
   }
 };
 
