@@ -46,36 +46,53 @@ NF12_DEVICE uint16_t half_of(uint32_t pair, int i) {
   return static_cast<uint16_t>(i % 2 ? pair >> 16 : pair);
 }
 
-// The tile at `place` of a dense stack whose rows are aligned to `alignment` bytes. Padding is
-// neither read nor written; where it would be read it is `padding`, a pair.
+// Piece s of the tile at `place` of a dense stack whose rows are aligned to `alignment` bytes.
+// Padding is neither read nor written; where it would be read it is `padding`, a pair.
+template <int alignment>
+NF12_DEVICE void load_piece_of(const DenseStack<const uint16_t>& dense, const TilePlace& place,
+                               int s, uint32_t padding, uint32_t* piece) {
+  NF12_UNROLL
+  for (int i = 0; i < kPieceWords; ++i) piece[i] = padding;
+  const int row = s * kPieceRows + piece_row(arch::lane());
+  const int column = piece_column(arch::lane());
+  const int columns = row < dense.rows_from(place.r) ? dense.columns_from(place.c) - column : 0;
+  const uint16_t* from = dense.tile(place.x, place.r, place.c) + row * dense.row_stride + column;
+  if (columns >= kPieceColumns) {
+    const arch::Words<4> words = arch::load_words<4, alignment>(from);
+    NF12_UNROLL
+    for (int i = 0; i < kPieceWords; ++i) piece[i] = words.w[i];
+  } else {
+    NF12_UNROLL
+    for (int i = 0; i < kPieceColumns; ++i) {
+      uint32_t mask = 0, value = 0;
+      if (i < columns) {
+        mask = 0xFFFFu << i % 2 * 16;
+        value = arch::load2(from + i, 0) * 0x10001u;
+      }
+      piece[i / 2] = arch::merge_bits(mask, value, piece[i / 2]);
+    }
+  }
+}
+
+// All four. Those of a whole tile have a path of their own, because a wait for the single weights
+// of another tile's edge would come before each of them.
 template <int alignment>
 NF12_DEVICE void load_pieces(const DenseStack<const uint16_t>& dense, const TilePlace& place,
                              uint32_t padding, uint32_t (&w)[kLaneWords]) {
-  const int rows = dense.rows_from(place.r) - piece_row(arch::lane());
-  const int columns = dense.columns_from(place.c) - piece_column(arch::lane());
-  const uint16_t* at = dense.tile(place.x, place.r, place.c) +
-                       piece_row(arch::lane()) * dense.row_stride + piece_column(arch::lane());
-  NF12_UNROLL
-  for (int s = 0; s < kPieces; ++s) {
-    uint32_t* piece = &w[s * kPieceWords];
+  if (dense.rows_from(place.r) >= kTileRows && dense.columns_from(place.c) >= kTileColumns) {
+    const uint16_t* at = dense.tile(place.x, place.r, place.c) +
+                         piece_row(arch::lane()) * dense.row_stride + piece_column(arch::lane());
     NF12_UNROLL
-    for (int i = 0; i < kPieceWords; ++i) piece[i] = padding;
-    if (rows > s * kPieceRows) {
-      const uint16_t* from = at + s * kPieceRows * dense.row_stride;
-      if (columns >= kPieceColumns) {
-        const arch::Words<4> words = arch::load_words<4, alignment>(from);
-        NF12_UNROLL
-        for (int i = 0; i < kPieceWords; ++i) piece[i] = words.w[i];
-      } else {
-        NF12_UNROLL
-        for (int i = 0; i < kPieceColumns; ++i) {
-          if (i >= columns) break;
-          const uint32_t shift = i % 2 * 16;
-          piece[i / 2] = (piece[i / 2] & ~(0xFFFFu << shift)) | uint32_t{arch::load2(from + i, 0)}
-                                                                    << shift;
-        }
-      }
+    for (int s = 0; s < kPieces; ++s) {
+      const arch::Words<4> words =
+          arch::load_words<4, alignment>(at + s * kPieceRows * dense.row_stride);
+      NF12_UNROLL
+      for (int i = 0; i < kPieceWords; ++i) w[s * kPieceWords + i] = words.w[i];
     }
+  } else {
+    NF12_UNROLL
+    for (int s = 0; s < kPieces; ++s)
+      load_piece_of<alignment>(dense, place, s, padding, &w[s * kPieceWords]);
   }
 }
 

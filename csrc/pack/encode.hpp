@@ -94,18 +94,18 @@ NF12_DEVICE void write_raw(const PackParams& p) {
        i += p.list_waves) {
     const uint32_t tile = arch::uniform_load<1>(p.list + i, 0).w[0];
     const uint32_t index = arch::uniform_load<1>(p.index + tile, 0).w[0];
-    uint32_t w[kLaneWords];
-    load_pieces<2>(p.source, TilePlace::of(p.steps, tile), 0, w);
-    if (p.base != kNeutralBase) {
-      NF12_UNROLL
-      for (uint32_t& pair : w) pair = scale_pair(pair, scale_shift(p.base));
-    }
+    const TilePlace place = TilePlace::of(p.steps, tile);
     uint32_t* values = p.escapes + int64_t{IndexWord::from_bits(index).quad} * kEntriesPerQuad;
-    NF12_UNROLL
+    NF12_NO_UNROLL
     for (int s = 0; s < kPieces; ++s) {
-      const uint32_t* piece = &w[s * kPieceWords];
-      arch::store_words<4>(values + kTileWeights / kPieces / 2 * s + kPieceWords * arch::lane(),
-                           {{piece[0], piece[1], piece[2], piece[3]}});
+      arch::Words<4> piece;
+      load_piece_of<2>(p.source, place, s, 0, piece.w);
+      if (p.base != kNeutralBase) {
+        NF12_UNROLL
+        for (uint32_t& pair : piece.w) pair = scale_pair(pair, scale_shift(p.base));
+      }
+      const int position = kTileWeights / kPieces * s + kPieceColumns * arch::lane();
+      arch::store_words<4>(values + position / 2, piece);
     }
   }
 }
