@@ -29,6 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import nf12
+from nf12.validation import gemm_bound, gemm_reference
 
 SHAPES = ((4096, 4096), (4096, 14336), (896, 4864))  # k x n
 TOKENS = (1, 8, 64)
@@ -57,17 +58,11 @@ def make_weight(n: int, k: int, seed: int) -> Tensor:
 def count_violations(y: Tensor, x: Tensor, w: Tensor) -> int:
     """Elements of y outside |err| <= ulp_bf16(ref) / 2 + (K / 16 + 1) 2^-23 sum |x w|, or outside
     2e-3 + 2e-3 |ref|, which holds for data of this scale while |ref| < 2."""
-    x64, violations = x.double(), 0
-    for start in range(0, w.shape[0], 1024):
-        rows = w[start : start + 1024].double()
-        reference, terms = x64 @ rows.T, x64.abs() @ rows.abs().T
-        exponent = torch.where(reference == 0, -125, torch.frexp(reference.abs()).exponent)
-        ulp = torch.ldexp(torch.ones_like(reference), (exponent - 8).clamp(min=-133))
-        error = (y[:, start : start + 1024].double() - reference).abs()
-        any_scale = error <= ulp / 2 + (x.shape[1] / 16 + 1) * 2.0**-23 * terms
-        this_scale = (error <= 2e-3 + 2e-3 * reference.abs()) | (reference.abs() >= 2)
-        violations += int((~(any_scale & this_scale)).sum())
-    return violations
+    reference, terms = gemm_reference(x, w)
+    error = (y.double() - reference).abs()
+    any_scale = error <= gemm_bound(reference, terms, x.shape[1])
+    this_scale = (error <= 2e-3 + 2e-3 * reference.abs()) | (reference.abs() >= 2)
+    return int((~(any_scale & this_scale)).sum())
 
 
 def alternate(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 __version__ = "0.1.0"
 
+import importlib as _importlib
+from typing import Any as _Any
+
 import torch as _torch
 
 from nf12 import integrations as _integrations
@@ -48,6 +51,14 @@ __all__ = [
     "unpack",
     "use_kernel",
 ]
+
+
+def __getattr__(name: str) -> _Any:
+    """`nf12.checkpoint`, imported when it is first asked for: it brings safetensors along."""
+    if name == "checkpoint":
+        return _importlib.import_module("nf12.checkpoint")
+    raise AttributeError(f"module 'nf12' has no attribute '{name}'")
+
 
 library_missing()  # loads libnf12.so, so that torch.ops.nf12 exists; a failure is info()'s to tell
 _torch.serialization.add_safe_globals([PackedWeight])

@@ -104,9 +104,9 @@ def run(
 def _row(x: Tensor, w: Tensor, packed: PackedWeight, backend: Backend) -> Row:
     (m, k), n = x.shape, w.shape[0]
     y = gemm(x, packed, backend=backend)
-    reference, terms = _reference(x, w)
+    reference, terms = gemm_reference(x, w)
     error = (y.double() - reference).abs()
-    any_scale = _ulp_bf16(reference) / 2 + (k / 16 + 1) * 2.0**-23 * terms
+    any_scale = gemm_bound(reference, terms, k)
     dense_us, nf12_us = _alternate(
         lambda: F.linear(x, w), lambda: gemm(x, packed, backend=backend), x.device
     )
@@ -125,8 +125,11 @@ def _row(x: Tensor, w: Tensor, packed: PackedWeight, backend: Backend) -> Row:
     )
 
 
-def _reference(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-    """x W^T and sum |x w| in float64, by slices of W so that its copy stays small."""
+def gemm_reference(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """x W^T and sum |x w|, float64 [m, n], of BF16 x [m, k] and w [n, k].
+
+    By slices of W, so that its float64 copy stays small.
+    """
     x = x.double()
     products: list[Tensor] = []
     terms: list[Tensor] = []
@@ -137,10 +140,15 @@ def _reference(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat(products, 1), torch.cat(terms, 1)
 
 
-def _ulp_bf16(value: Tensor) -> Tensor:
-    _, exponent = torch.frexp(value.abs())
-    exponent = torch.where(value == 0, -133, exponent - 8)  # frexp calls the exponent of 0 zero
-    return torch.ldexp(torch.ones_like(value), exponent.clamp(min=-133))
+def gemm_bound(reference: Tensor, terms: Tensor, k: int) -> Tensor:
+    """Largest error of FP32 sums over k in any order and one rounding to BF16, float64.
+
+    `reference` is the exact result, `terms` the sum of the magnitudes it is summed from.
+    """
+    _, exponent = torch.frexp(reference.abs())
+    exponent = torch.where(reference == 0, -133, exponent - 8)  # frexp calls that of 0 zero
+    ulp = torch.ldexp(torch.ones_like(reference), exponent.clamp(min=-133))
+    return ulp / 2 + (k / 16 + 1) * 2.0**-23 * terms
 
 
 def _count_outside(error: Tensor, bound: Tensor) -> int:

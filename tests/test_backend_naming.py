@@ -184,3 +184,11 @@ def packed_ones() -> nf12.PackedWeight:
     packed = nf12.pack(torch.ones(16, 64).bfloat16())
     assert isinstance(packed, nf12.PackedWeight)
     return packed
+
+
+def test_checkpoint_is_there_without_an_import_of_its_own() -> None:
+    program = "import sys, nf12; assert 'nf12.checkpoint' not in sys.modules; nf12.checkpoint.convert"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    with pytest.raises(AttributeError, match="no attribute 'checkpoints'"):
+        nf12.checkpoints  # noqa: B018

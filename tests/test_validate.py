@@ -156,9 +156,9 @@ def test_defaults() -> None:
 def test_the_bound_is_the_one_of_the_tests() -> None:
     """Derived twice, compared here."""
     x, w = activations(3, 256), realistic_weights(64, 256)
-    reference, terms = validation._reference(x, w)
+    reference, terms = validation.gemm_reference(x, w)
     assert torch.equal(reference, gemm_reference(x, w))
-    bound = validation._ulp_bf16(reference) / 2 + (256 / 16 + 1) * 2.0**-23 * terms
+    bound = validation.gemm_bound(reference, terms, 256)
     torch.testing.assert_close(bound, gemm_bound(x, w), rtol=1e-12, atol=0)
     values = torch.tensor([1.0, 1.9921875, 2.0, 2.0**-126, 2.0**-133, 0.0], dtype=torch.float64)
     expected = torch.tensor([2.0**-7, 2.0**-7, 2.0**-6] + [2.0**-133] * 3, dtype=torch.float64)
