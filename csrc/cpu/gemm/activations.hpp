@@ -26,17 +26,16 @@ struct Activations {
   }
 };
 
-// Token t's columns of tile column c, zeros beyond k. Reads nothing beyond k.
-NF12_INLINE void load_columns(const GemmArgs& args, int64_t c, int64_t t,
-                              uint16_t (&out)[kTileColumns]) {
+// The 64 BF16 values of token t and tile column c: where they lie, or, for the last columns, a copy
+// with zeros beyond k. Nothing beyond k is read.
+NF12_INLINE const uint16_t* columns_of(const GemmArgs& args, int64_t c, int64_t t,
+                                       uint16_t (&copy)[kTileColumns]) {
   const uint16_t* source = args.x + t * args.x_row_stride + c * kTileColumns;
   const int64_t left = args.w.k - c * kTileColumns;
-  if (left >= kTileColumns) {
-    std::memcpy(out, source, sizeof out);
-  } else {
-    std::memset(out, 0, sizeof out);
-    std::memcpy(out, source, static_cast<size_t>(left) * sizeof(uint16_t));
-  }
+  if (left >= kTileColumns) return source;
+  std::memset(copy, 0, sizeof copy);
+  std::memcpy(copy, source, static_cast<size_t>(left) * sizeof(uint16_t));
+  return copy;
 }
 
 // Threads are woken (5-10 us) for 64 Ki products and more each; a unit is one of `unit` products.
@@ -45,7 +44,8 @@ NF12_INLINE int64_t grain_for(int64_t unit) {
   return unit < kWorthThread ? kWorthThread / unit : 1;
 }
 
-// store(row, out) turns 64 BF16 values into 64 of X. The workspace holds the result.
+// store(row, out) turns 64 BF16 values, at any address, into 64 of X. The workspace holds the
+// result.
 template <class X, class Store>
 NF12_INLINE Activations<X> prepare_activations(const GemmArgs& args, const Parallel& parallel,
                                                Store store) {
@@ -55,9 +55,8 @@ NF12_INLINE Activations<X> prepare_activations(const GemmArgs& args, const Paral
                  X* out = data + begin * args.m * kTileColumns;
                  for (int64_t c = begin; c < end; ++c) {
                    for (int64_t t = 0; t < args.m; ++t, out += kTileColumns) {
-                     alignas(64) uint16_t row[kTileColumns];
-                     load_columns(args, c, t, row);
-                     store(row, out);
+                     uint16_t copy[kTileColumns];
+                     store(columns_of(args, c, t, copy), out);
                    }
                  }
                });

@@ -23,7 +23,12 @@ const GemmKernel& kernel_of(Level level) {
 
 }  // namespace
 
-Level select_level(int64_t, int64_t, int64_t, Level highest) { return highest; }
+// AMX works on 16 tokens at a time: for a few of them the vectors of the level below decode
+// straight into their products.
+Level select_level(int64_t m, int64_t, int64_t, Level highest) {
+  constexpr int64_t kFewTokens = 4;
+  return highest == Level::kAmx && m <= kFewTokens ? Level::kAvx512Bf16 : highest;
+}
 
 size_t gemm_workspace_bytes(int64_t m, int64_t n, int64_t k, Level level) {
   return m == 0 ? 0 : kernel_of(level).workspace_bytes(m, n, k);

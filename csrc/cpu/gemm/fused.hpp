@@ -11,7 +11,6 @@
 #pragma once
 #include "csrc/cpu/gemm/activations.hpp"
 #include "csrc/cpu/gemm/epilogue.hpp"
-#include "csrc/cpu/gemm/lane_order.hpp"
 #include "csrc/cpu/gemm/tile.hpp"
 
 namespace nf12::cpu {
@@ -93,10 +92,11 @@ struct Fused {
 
   NF12_INLINE static void run(const GemmArgs& args, const Parallel& parallel) {
     const auto to_x = [](const uint16_t* row, X* out) {
-      alignas(64) uint16_t in_order[kTileColumns];
-      to_lane_order<V::kPairLanes>(row, in_order);
-      for (int i = 0; i < kTileColumns; i += 2 * V::kPairLanes) {
-        V::store_x(out + i, V::load(in_order + i));
+      for (int half = 0; half < V::kHalves; ++half) {
+        typename V::Pairs pairs[2];
+        V::load_lane_order(row, half, pairs);
+        V::store_x(out + 4 * V::kPairLanes * half, pairs[0]);
+        V::store_x(out + 4 * V::kPairLanes * half + 2 * V::kPairLanes, pairs[1]);
       }
     };
     const Activations<X> x = prepare_activations<X>(args, parallel, to_x);

@@ -7,8 +7,6 @@
 // The sum over k may be taken in any order, so x is brought into this order once per call instead
 // of the weights into theirs on every one.
 #pragma once
-#include <cstring>
-
 #include "csrc/format/layout.hpp"
 
 namespace nf12::cpu {
@@ -31,16 +29,6 @@ NF12_INLINE constexpr int lane_order(int position) {
   const int row = position / kTileColumns, column = position % kTileColumns;
   return kTileColumns * row + kPiece * lane_order_piece<kPairLanes>(column / kPiece) +
          column % kPiece;
-}
-
-// A row of 64 into lane order.
-template <int kPairLanes>
-NF12_INLINE void to_lane_order(const uint16_t* row, uint16_t* out) {
-#pragma GCC unroll 16
-  for (int i = 0; i < kPieces; ++i) {
-    std::memcpy(out + kPiece * lane_order_piece<kPairLanes>(i), row + kPiece * i,
-                kPiece * sizeof(uint16_t));
-  }
 }
 
 static_assert(lane_order<8>(4) == 16 && lane_order<8>(8) == 4 && lane_order<8>(16) == 8);

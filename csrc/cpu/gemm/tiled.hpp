@@ -39,14 +39,23 @@ struct Tiled {
     return sizeof(uint16_t) * static_cast<size_t>(tile_columns(k) * groups_of(m) * 2 * kFactor);
   }
 
+  NF12_INLINE static void to_lane_order(const uint16_t* row, uint16_t* out) {
+    for (int half = 0; half < V::kHalves; ++half) {
+      typename V::Pairs pairs[2];
+      V::load_lane_order(row, half, pairs);
+      V::store(out + 4 * V::kPairLanes * half, pairs[0]);
+      V::store(out + 4 * V::kPairLanes * half + 2 * V::kPairLanes, pairs[1]);
+    }
+  }
+
   // One group of tokens of one tile column.
   NF12_INLINE static void pack_group(const GemmArgs& args, int64_t c, int64_t group,
                                      uint16_t* out) {
     const int64_t t0 = group * kGroupTokens;
     for (int64_t t = 0; t < kGroupTokens; ++t) {
-      uint16_t row[kTileColumns] = {}, in_order[kTileColumns];
-      if (t0 + t < args.m) load_columns(args, c, t0 + t, row);
-      to_lane_order<V::kPairLanes>(row, in_order);
+      alignas(64) uint16_t in_order[kTileColumns] = {};
+      uint16_t copy[kTileColumns];
+      if (t0 + t < args.m) to_lane_order(columns_of(args, c, t0 + t, copy), in_order);
       for (int pair = 0; pair < kTileColumns / 2; ++pair) {
         std::memcpy(out + 2 * (kGroupTokens * pair + t), in_order + 2 * pair, 2 * sizeof(uint16_t));
       }

@@ -56,6 +56,16 @@ struct Avx2 {
     _mm256_store_si256(static_cast<__m256i*>(p), w);
   }
 
+  // Half h of a row of 64 activations, in the order of decode().
+  NF12_INLINE static void load_lane_order(const uint16_t* row, int half, Pairs (&x)[2]) {
+    const auto* p = reinterpret_cast<const __m256i*>(row + 32 * half);
+    const __m256i a = _mm256_loadu_si256(p), b = _mm256_loadu_si256(p + 1);
+    const __m256i low = _mm256_permute2x128_si256(a, b, 0x20);
+    const __m256i high = _mm256_permute2x128_si256(a, b, 0x31);
+    x[0] = _mm256_unpacklo_epi64(low, high);
+    x[1] = _mm256_unpackhi_epi64(low, high);
+  }
+
   NF12_INLINE static __m256 even(Pairs w) { return _mm256_castsi256_ps(_mm256_slli_epi32(w, 16)); }
   NF12_INLINE static __m256 odd(Pairs w) {
     return _mm256_castsi256_ps(

@@ -65,6 +65,13 @@ struct Avx512Pairs {
     }
   }
 
+  // A row of 64 activations, in the order of decode().
+  NF12_INLINE static void load_lane_order(const uint16_t* row, int, Pairs (&x)[2]) {
+    const __m512i a = _mm512_loadu_si512(row), b = _mm512_loadu_si512(row + 32);
+    x[0] = _mm512_permutex2var_epi64(a, _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14), b);
+    x[1] = _mm512_permutex2var_epi64(a, _mm512_setr_epi64(1, 3, 5, 7, 9, 11, 13, 15), b);
+  }
+
   NF12_INLINE static Pairs load(const void* p) { return _mm512_load_si512(p); }
   NF12_INLINE static void store(void* p, Pairs w) { _mm512_store_si512(p, w); }
 
