@@ -113,12 +113,16 @@ NF12_DEVICE uint32_t broadcast(uint32_t value, int from) {
 
 NF12_DEVICE uint32_t ballot(bool condition) { return __builtin_amdgcn_ballot_w32(condition); }
 
-// DPP quad_perm: an operand modifier, no trip through LDS.
+// DPP quad_perm: an operand modifier, no trip through LDS. Into a register of its own, which costs
+// nothing here and keeps the instruction emulator right: it moves one lane after the other.
 template <int mask>
 NF12_DEVICE uint32_t swap_in_quad(uint32_t value) {
   static_assert(mask >= 1 && mask <= 3);
-  constexpr int kFrom = (0 ^ mask) | (1 ^ mask) << 2 | (2 ^ mask) << 4 | (3 ^ mask) << 6;
-  return __builtin_amdgcn_update_dpp(0, value, kFrom, 0xF, 0xF, true);
+  uint32_t out;
+  asm("v_mov_b32_dpp %0, %1 quad_perm:[%2,%3,%4,%5] row_mask:0xf bank_mask:0xf"
+      : "=&v"(out)
+      : "v"(value), "n"(0 ^ mask), "n"(1 ^ mask), "n"(2 ^ mask), "n"(3 ^ mask));
+  return out;
 }
 
 // a.lo * b.lo + a.hi * b.hi + c, BF16 pairs, FP32 sum.
