@@ -309,8 +309,10 @@ class ModelPacker {
     p_.payload = payload_.data();
   }
 
-  // As pack() of codec.hpp. `blocks`: of every launch; same_hashes: as if all raw tiles had one.
-  PackedBytes pack(int base, int blocks, bool same_hashes = false) {
+  // As pack() of codec.hpp. `blocks`: of every launch; same_hashes: as if all raw tiles had one;
+  // before_encode: what happens to the weights meanwhile.
+  PackedBytes pack(int base, int blocks, bool same_hashes = false,
+                   const std::function<void()>& before_encode = {}) {
     cpu::ExponentSurvey survey = exponent_survey(blocks);
     if (base < 0) base = cpu::choose_base(survey);
     if (!cpu::base_keeps_bits(survey, base)) return {};
@@ -324,6 +326,7 @@ class ModelPacker {
     const TablePlan table = assign_words(owners, index_.data(), tiles_);
     GuardedBuffer<uint32_t> escapes(table.quads * kEntriesPerQuad);
     p_.escapes = escapes.data();
+    if (before_encode) before_encode();
     const Buffer index = input(index_, "index");
     launch("encode", blocks, {index}, {output(payload_, "payload"), output(escapes, "escapes")},
            [this] { alignment_ == 16 ? encode<16>(p_) : encode<2>(p_); });
@@ -486,6 +489,16 @@ TEST(pack_does_not_believe_hashes) {
   Random random(10);
   const Weights w = with_equal_raw_tiles(random);
   expect_equal_packed(ModelPacker(w, 3).pack(-1, 2, true), packed_bytes(w), "all hashes equal");
+}
+
+// The bytes are then nobody's, but they stay inside (the model reports any that do not).
+TEST(pack_of_weights_that_change_after_the_plan) {
+  Weights w(1, 16, 128);
+  std::fill_n(w.storage->data(), w.storage->size(), uint16_t{120 << 7});
+  w.at(0, 3, 5) = 0;
+  const PackedBytes packed = ModelPacker(w, 1).pack(
+      -1, 1, false, [&] { std::fill_n(w.storage->data(), w.storage->size(), uint16_t{0}); });
+  EXPECT(packed.escapes == std::vector<uint32_t>(4), "entry ", packed.escapes[0]);
 }
 
 TEST(pack_surveys_every_weight_once) {
