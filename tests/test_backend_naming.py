@@ -187,7 +187,7 @@ def packed_ones() -> nf12.PackedWeight:
 
 
 def test_checkpoint_is_there_without_an_import_of_its_own() -> None:
-    program = "import sys, nf12; assert 'nf12.checkpoint' not in sys.modules; nf12.checkpoint.convert"
+    program = "import sys, nf12; assert 'nf12.checkpoint' not in sys.modules; nf12.checkpoint.load"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     with pytest.raises(AttributeError, match="no attribute 'checkpoints'"):
