@@ -13,6 +13,8 @@
 #include "csrc/cpu/gemm/activations.hpp"
 #include "csrc/cpu/gemm/epilogue.hpp"
 #include "csrc/cpu/gemm/patch.hpp"
+#include "csrc/cpu/gemm/prefetch.hpp"
+#include "csrc/cpu/gemm/unroll.hpp"
 
 namespace nf12::cpu {
 
@@ -34,48 +36,39 @@ struct Blocked {
     const uint8_t* ahead;
   };
 
-  // Sums [kTokens, 16] += x of kTokens tokens times the panels. What comes next is brought into the
-  // caches meanwhile, a few lines at a time: a burst would fill the queue of outstanding misses and
-  // stall the loads behind it.
+  // Sums [kTokens, 16] += x of kTokens tokens times the panels.
   template <int kTokens>
   static void multiply_panels(const Panels& panels, const X* x, int64_t x_tile_stride,
                               float* sums) {
     constexpr int kSlices = 8;
-    constexpr int kSliceBytes = kTileBytes / kSlices;
     const W* panel = panels.data;
-    const uint8_t* ahead = panels.ahead;
     Sum part[kTokens][kRegisters];
-#pragma GCC unroll 16
-    for (int t = 0; t < kTokens; ++t) {
-#pragma GCC unroll 16
-      for (int i = 0; i < kRegisters; ++i) {
+    NF12_UNROLL_REGISTERS for (int t = 0; t < kTokens; ++t) {
+      NF12_UNROLL_REGISTERS for (int i = 0; i < kRegisters; ++i) {
         part[t][i] = V::load_sum(sums + t * kTileRows + i * V::kRowLanes);
       }
     }
     for (int64_t c = 0; c < panels.tiles; ++c, x += x_tile_stride) {
-      for (int slice = 0; slice < kSlices; ++slice, ahead += kSliceBytes) {
-        for (int line = 0; line < kSliceBytes; line += 64) __builtin_prefetch(ahead + line);
-        const int first_step = slice * (V::kSteps / kSlices);
-#pragma GCC unroll 4
-        for (int step = 0; step < V::kSteps / kSlices; ++step, panel += kTileRows) {
+      for (int slice = 0; slice < kSlices; ++slice) {
+        prefetch_part<kSlices>(panels.ahead + c * kTileBytes, slice);
+        const X* x_slice = x + slice * (kTileColumns / kSlices);
+        NF12_UNROLL_REGISTERS for (int step = 0; step < V::kSteps / kSlices; ++step) {
           Rows rows[kRegisters];
-#pragma GCC unroll 16
-          for (int i = 0; i < kRegisters; ++i) rows[i] = V::load_rows(panel + i * V::kRowLanes);
-#pragma GCC unroll 16
-          for (int t = 0; t < kTokens; ++t) {
-            const X* x_row = x + t * kTileColumns;
-#pragma GCC unroll 16
-            for (int i = 0; i < kRegisters; ++i) {
-              part[t][i] = V::multiply_add_rows(rows[i], x_row, first_step + step, part[t][i]);
+          NF12_UNROLL_REGISTERS for (int i = 0; i < kRegisters; ++i) {
+            rows[i] = V::load_rows(panel + step * kTileRows + i * V::kRowLanes);
+          }
+          NF12_UNROLL_REGISTERS for (int t = 0; t < kTokens; ++t) {
+            const X* x_row = x_slice + t * kTileColumns;
+            NF12_UNROLL_REGISTERS for (int i = 0; i < kRegisters; ++i) {
+              part[t][i] = V::multiply_add_rows(rows[i], x_row, step, part[t][i]);
             }
           }
         }
+        panel += kPanel / kSlices;
       }
     }
-#pragma GCC unroll 16
-    for (int t = 0; t < kTokens; ++t) {
-#pragma GCC unroll 16
-      for (int i = 0; i < kRegisters; ++i) {
+    NF12_UNROLL_REGISTERS for (int t = 0; t < kTokens; ++t) {
+      NF12_UNROLL_REGISTERS for (int i = 0; i < kRegisters; ++i) {
         V::store_sum(sums + t * kTileRows + i * V::kRowLanes, part[t][i]);
       }
     }

@@ -11,7 +11,9 @@
 #pragma once
 #include "csrc/cpu/gemm/activations.hpp"
 #include "csrc/cpu/gemm/epilogue.hpp"
+#include "csrc/cpu/gemm/prefetch.hpp"
 #include "csrc/cpu/gemm/tile.hpp"
+#include "csrc/cpu/gemm/unroll.hpp"
 
 namespace nf12::cpu {
 
@@ -20,48 +22,38 @@ struct Fused {
   using X = typename V::X;
   using Sum = typename V::Sum;
   static constexpr int kRows = 2;  // rows at a time, each with kTokens sums
-  static constexpr int64_t kPrefetchTiles = 4;
 
   template <class Tile>
   NF12_INLINE static void multiply_rows(const Tile& tile, int row, const X* x, Sum* sums) {
     Sum part[kRows][kTokens];
-#pragma GCC unroll 16
-    for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 16
-      for (int t = 0; t < kTokens; ++t) part[i][t] = sums[(row + i) * kTokens + t];
+    NF12_UNROLL_REGISTERS for (int i = 0; i < kRows; ++i) {
+      NF12_UNROLL_REGISTERS for (int t = 0; t < kTokens; ++t) part[i][t] =
+          sums[(row + i) * kTokens + t];
     }
-#pragma GCC unroll 16
-    for (int half = 0; half < V::kHalves; ++half) {
-#pragma GCC unroll 16
-      for (int i = 0; i < kRows; ++i) {
+    NF12_UNROLL_REGISTERS for (int half = 0; half < V::kHalves; ++half) {
+      NF12_UNROLL_REGISTERS for (int i = 0; i < kRows; ++i) {
         typename V::Pairs w[2];
         tile.load(row + i, half, w);
-#pragma GCC unroll 16
-        for (int j = 0; j < 2; ++j) {
+        NF12_UNROLL_REGISTERS for (int j = 0; j < 2; ++j) {
           const X* x_part = x + 2 * V::kPairLanes * (2 * half + j);
-#pragma GCC unroll 16
-          for (int t = 0; t < kTokens; ++t) {
+          NF12_UNROLL_REGISTERS for (int t = 0; t < kTokens; ++t) {
             part[i][t] = V::multiply_add(w[j], x_part + kTileColumns * t, part[i][t]);
           }
         }
       }
     }
-#pragma GCC unroll 16
-    for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 16
-      for (int t = 0; t < kTokens; ++t) sums[(row + i) * kTokens + t] = part[i][t];
+    NF12_UNROLL_REGISTERS for (int i = 0; i < kRows; ++i) {
+      NF12_UNROLL_REGISTERS for (int t = 0; t < kTokens; ++t) sums[(row + i) * kTokens + t] =
+          part[i][t];
     }
   }
 
-  // `ahead` is brought into the caches meanwhile, a few lines at a time: a burst would fill the
-  // queue of outstanding misses and stall the loads behind it.
   template <class Tile>
   NF12_INLINE static void multiply_tile(const Tile& tile, const uint8_t* ahead, const X* x,
                                         Sum* sums) {
-    constexpr int kBytes = kTileBytes * kRows / kTileRows;
 #pragma GCC unroll 1
-    for (int row = 0; row < kTileRows; row += kRows, ahead += kBytes) {
-      for (int line = 0; line < kBytes; line += 64) __builtin_prefetch(ahead + line);
+    for (int row = 0; row < kTileRows; row += kRows) {
+      prefetch_part<kTileRows / kRows>(ahead, row / kRows);
       multiply_rows(tile, row, x, sums);
     }
   }
@@ -79,7 +71,7 @@ struct Fused {
         multiply_tile(PackedTile<V>{tile}, ahead, x.at(c, 0), sums);
       } else {
         alignas(64) DecodedTile<V> decoded;
-        decoded.fill(w, tile, index_word);
+        decoded.fill(w, tile, index_word, ahead);
         multiply_tile(decoded, ahead, x.at(c, 0), sums);
       }
     }

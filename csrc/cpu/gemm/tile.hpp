@@ -3,14 +3,9 @@
 #pragma once
 #include "csrc/cpu/gemm/lane_order.hpp"
 #include "csrc/cpu/gemm/patch.hpp"
+#include "csrc/cpu/gemm/prefetch.hpp"
 
 namespace nf12::cpu {
-
-// Brings a tile into the caches. Rows of 64 and 32 bytes read from two places of a tile are not the
-// one forward stream that the hardware would follow.
-NF12_INLINE void prefetch_tile(const uint8_t* tile) {
-  for (int line = 0; line < kTileBytes; line += 64) __builtin_prefetch(tile + line);
-}
 
 template <class V>
 struct PackedTile {
@@ -32,8 +27,11 @@ struct DecodedTile {
     w[1] = V::load(p + 2 * V::kPairLanes);
   }
 
-  NF12_INLINE void fill(const PackedView& w, const uint8_t* tile, uint32_t index_word) {
+  // `ahead` is a tile to come, brought into the caches a line at a time.
+  NF12_INLINE void fill(const PackedView& w, const uint8_t* tile, uint32_t index_word,
+                        const uint8_t* ahead) {
     for (int row = 0; row < kTileRows; ++row) {
+      prefetch_part<kTileRows>(ahead, row);
       for (int half = 0; half < V::kHalves; ++half) {
         typename V::Pairs pairs[2];
         V::decode(tile, row, half, pairs);

@@ -19,6 +19,7 @@
 #include "csrc/cpu/gemm/activations.hpp"
 #include "csrc/cpu/gemm/epilogue.hpp"
 #include "csrc/cpu/gemm/tile.hpp"
+#include "csrc/cpu/gemm/unroll.hpp"
 
 namespace nf12::cpu {
 
@@ -30,7 +31,6 @@ struct Tiled {
   static constexpr int kRightTile = 6;  // 6, 7: the same of x
   static constexpr int kHalfColumns = kTileColumns / 2;
   static constexpr int kFactor = kHalfColumns * kGroupTokens;  // elements of a right factor
-  static constexpr int64_t kPrefetchTiles = 4;
 
   NF12_INLINE static int64_t groups_of(int64_t m) {
     return m / kGroupTokens + (m % kGroupTokens != 0);
@@ -88,11 +88,11 @@ struct Tiled {
     for (int i = 0; i < kTileRows; i += kSide) {
       for (int j = 0; j < kGroupTokens; j += kSide) {
         typename V::Pairs square[kSide];
-#pragma GCC unroll 16
-        for (int s = 0; s < kSide; ++s) square[s] = V::load(in + kGroupTokens * (i + s) + j);
+        NF12_UNROLL_REGISTERS for (int s = 0; s < kSide; ++s) square[s] =
+            V::load(in + kGroupTokens * (i + s) + j);
         V::transpose_square(square);
-#pragma GCC unroll 16
-        for (int s = 0; s < kSide; ++s) V::store(out + kTileRows * (j + s) + i, square[s]);
+        NF12_UNROLL_REGISTERS for (int s = 0; s < kSide; ++s)
+            V::store(out + kTileRows * (j + s) + i, square[s]);
       }
     }
   }
@@ -119,8 +119,8 @@ struct Tiled {
     const auto* x = static_cast<const uint16_t*>(args.workspace) + first * 2 * kFactor;
     alignas(64) DecodedTile<V> decoded[2];
     const auto decode = [&](int64_t c) {
-      prefetch_tile(w.tile(r, c) + kPrefetchTiles * kTileBytes);
-      decoded[c % 2].fill(w, w.tile(r, c), w.index_word(r, c));
+      const uint8_t* tile = w.tile(r, c);
+      decoded[c % 2].fill(w, tile, w.index_word(r, c), tile + kPrefetchTiles * kTileBytes);
     };
     (T::template zero<kGroup>(), ...);
     decode(0);

@@ -13,6 +13,7 @@
 #include <immintrin.h>
 
 #include "csrc/cpu/gemm/epilogue.hpp"
+#include "csrc/cpu/gemm/unroll.hpp"
 #include "csrc/format/decode.hpp"
 
 namespace nf12::cpu {
@@ -128,20 +129,17 @@ struct Avx2 {
 
   NF12_INLINE static void transpose_square(Pairs (&w)[8]) {
     __m256i a[8], b[8];
-#pragma GCC unroll 16
-    for (int i = 0; i < 8; i += 2) {
+    NF12_UNROLL_REGISTERS for (int i = 0; i < 8; i += 2) {
       a[i] = _mm256_unpacklo_epi32(w[i], w[i + 1]);
       a[i + 1] = _mm256_unpackhi_epi32(w[i], w[i + 1]);
     }
-#pragma GCC unroll 16
-    for (int i = 0; i < 8; i += 4) {
+    NF12_UNROLL_REGISTERS for (int i = 0; i < 8; i += 4) {
       b[i] = _mm256_unpacklo_epi64(a[i], a[i + 2]);
       b[i + 1] = _mm256_unpackhi_epi64(a[i], a[i + 2]);
       b[i + 2] = _mm256_unpacklo_epi64(a[i + 1], a[i + 3]);
       b[i + 3] = _mm256_unpackhi_epi64(a[i + 1], a[i + 3]);
     }
-#pragma GCC unroll 16
-    for (int i = 0; i < 4; ++i) {
+    NF12_UNROLL_REGISTERS for (int i = 0; i < 4; ++i) {
       w[i] = _mm256_permute2x128_si256(b[i], b[i + 4], 0x20);
       w[i + 4] = _mm256_permute2x128_si256(b[i], b[i + 4], 0x31);
     }
@@ -150,8 +148,7 @@ struct Avx2 {
  private:
   // Eight rows of 32 bytes, turned: register i holds dword i of each.
   NF12_INLINE static void load_turned(const uint8_t* p, int stride_bytes, __m256i (&w)[8]) {
-#pragma GCC unroll 16
-    for (int i = 0; i < 8; ++i) {
+    NF12_UNROLL_REGISTERS for (int i = 0; i < 8; ++i) {
       w[i] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + i * stride_bytes));
     }
     transpose_square(w);
@@ -165,8 +162,7 @@ struct Avx2 {
     const __m256i code = _mm256_set1_epi32(kCodeMask);
     const __m256i aligned[4] = {_mm256_slli_epi32(codes, 7), _mm256_slli_epi32(codes, 3),
                                 _mm256_srli_epi32(codes, 1), _mm256_srli_epi32(codes, 5)};
-#pragma GCC unroll 16
-    for (int pair = 0; pair < 4; ++pair) {
+    NF12_UNROLL_REGISTERS for (int pair = 0; pair < 4; ++pair) {
       const __m256i dup = _mm256_shuffle_epi8(pair < 2 ? bytes_low : bytes_high,
                                               pair % 2 == 0 ? first_pair() : second_pair());
       __m256i w = _mm256_or_si256(_mm256_or_si256(_mm256_and_si256(dup, sign_mantissa), exponent),

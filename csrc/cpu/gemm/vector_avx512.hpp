@@ -4,6 +4,7 @@
 #include <immintrin.h>
 
 #include "csrc/cpu/gemm/epilogue.hpp"
+#include "csrc/cpu/gemm/unroll.hpp"
 #include "csrc/format/decode.hpp"
 
 namespace nf12::cpu {
@@ -11,21 +12,18 @@ namespace {
 
 NF12_INLINE void transpose_16x16(__m512i (&w)[16]) {
   __m512i a[16], b[16];
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; i += 2) {
+  NF12_UNROLL_REGISTERS for (int i = 0; i < 16; i += 2) {
     a[i] = _mm512_unpacklo_epi32(w[i], w[i + 1]);
     a[i + 1] = _mm512_unpackhi_epi32(w[i], w[i + 1]);
   }
   // b[4i + c]: rows 4i..4i+3 of the columns c, 4 + c, 8 + c, 12 + c, one to a lane
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; i += 4) {
+  NF12_UNROLL_REGISTERS for (int i = 0; i < 16; i += 4) {
     b[i] = _mm512_unpacklo_epi64(a[i], a[i + 2]);
     b[i + 1] = _mm512_unpackhi_epi64(a[i], a[i + 2]);
     b[i + 2] = _mm512_unpacklo_epi64(a[i + 1], a[i + 3]);
     b[i + 3] = _mm512_unpackhi_epi64(a[i + 1], a[i + 3]);
   }
-#pragma GCC unroll 16
-  for (int c = 0; c < 4; ++c) {
+  NF12_UNROLL_REGISTERS for (int c = 0; c < 4; ++c) {
     const __m512i even_low = _mm512_shuffle_i32x4(b[c], b[4 + c], 0x88);
     const __m512i odd_low = _mm512_shuffle_i32x4(b[c], b[4 + c], 0xDD);
     const __m512i even_high = _mm512_shuffle_i32x4(b[8 + c], b[12 + c], 0x88);
@@ -93,23 +91,19 @@ struct Avx512Pairs {
   template <class Use>
   NF12_INLINE static void decode_pairs(const uint8_t* tile, Use use) {
     alignas(64) Pairs codes[16], bytes[16];
-#pragma GCC unroll 16
-    for (int row = 0; row < kTileRows; ++row) {
+    NF12_UNROLL_REGISTERS for (int row = 0; row < kTileRows; ++row) {
       codes[row] = _mm512_castsi256_si512(
           _mm256_loadu_si256(reinterpret_cast<const __m256i*>(tile + code_word_byte(row, 0))));
     }
     transpose_16x16(codes);  // the upper 8 columns of the square are not used
-#pragma GCC unroll 16
-    for (int row = 0; row < kTileRows; ++row) {
+    NF12_UNROLL_REGISTERS for (int row = 0; row < kTileRows; ++row) {
       bytes[row] = _mm512_loadu_si512(tile + sign_mantissa_byte(row, 0));
     }
     transpose_16x16(bytes);
-#pragma GCC unroll 16
-    for (int word = 0; word < kTileColumns / 8; ++word) {
+    NF12_UNROLL_REGISTERS for (int word = 0; word < kTileColumns / 8; ++word) {
       const Pairs aligned[4] = {_mm512_rol_epi32(codes[word], 7), _mm512_rol_epi32(codes[word], 3),
                                 _mm512_ror_epi32(codes[word], 1), _mm512_ror_epi32(codes[word], 5)};
-#pragma GCC unroll 16
-      for (int pair = 0; pair < 4; ++pair) {
+      NF12_UNROLL_REGISTERS for (int pair = 0; pair < 4; ++pair) {
         const __m512i dup = _mm512_shuffle_epi8(bytes[2 * word + pair / 2], pair_bytes(pair % 2));
         use(4 * word + pair, merge(dup, aligned[pair]));
       }
