@@ -53,7 +53,12 @@ NF12_DEVICE UnpackOffsets unpack_offsets() {
 }
 
 NF12_DEVICE UnpackLoads load_tile(const PackedStack& packed, const TilePlace& place,
-                                  const UnpackOffsets& offsets) {
+                                  UnpackOffsets& offsets) {
+  // Renewed for each tile: widened to 64 bits outside of the loop, they could not be the offsets of
+  // a load with a scalar base any more.
+  arch::settle(offsets.codes);
+  arch::settle(offsets.signs[0]);
+  arch::settle(offsets.signs[1]);
   const uint8_t* tile = arch::in_register(packed.tile(place.x, place.r, place.c));
   UnpackLoads loads;
   loads.index = arch::uniform_load<1>(packed.index_word(place.x, place.r, place.c), 0).w[0];
@@ -125,36 +130,66 @@ NF12_DEVICE void copy_raw(const uint32_t* values, int shift, const DenseStack<ui
   }
 }
 
+// What does not change from tile to tile.
+struct UnpackConstants {
+  DecodeConstants mask;
+  int shift;        // that takes escapes back to w
+  uint32_t rebase;  // that takes decoded pairs there
+};
+
+template <int alignment>
+NF12_DEVICE void unpack_tile(const UnpackParams& p, const UnpackConstants& constants,
+                             const TilePlace& place, UnpackLoads& loads) {
+  const PackedView& packed = p.packed.first;
+  const IndexWord word = IndexWord::from_bits(loads.index);
+  const bool patched = word.is_inside(packed.quads);
+  const uint32_t* quads = packed.escapes + int64_t{word.quad} * kEntriesPerQuad;
+  if (patched && word.is_raw()) {
+    copy_raw<alignment>(quads, constants.shift, p.out, place);
+    return;
+  }
+  uint32_t w[kLaneWords];
+  decode_pieces(loads, constants.mask, constants.rebase, w);
+  if (patched) patch_listed(quads, static_cast<int>(word.count), constants.shift, w);
+  store_pieces<alignment>(p.out, place, w);
+}
+
+// The walk's next tile, or the same again if there is none: a branch around its loads would leave
+// their number unknown, and every wait would be for all of them.
+NF12_DEVICE bool advance(const TileSteps& steps, TilePlace& place) {
+  TilePlace next = place;
+  next.advance(steps);
+  const bool more = next.tile < steps.tiles;
+  if (more) place = next;
+  return more;
+}
+
 template <int alignment>
 NF12_DEVICE void unpack(const UnpackParams& p) {
   const uint32_t first = arch::block_x() * kUnpackWaves + arch::wave();
   if (first >= p.steps.tiles) return;
-  const UnpackOffsets offsets = unpack_offsets();
-  const DecodeConstants mask;
   const int shift = -scale_shift(p.packed.first.base);
-  const uint32_t rebase = static_cast<uint32_t>(shift) * 0x00800080u;
-  TilePlace next = TilePlace::of(p.steps, first);
-  UnpackLoads ahead = load_tile(p.packed, next, offsets);
+  UnpackOffsets offsets = unpack_offsets();
+  const UnpackConstants constants = {
+      .mask = {}, .shift = shift, .rebase = static_cast<uint32_t>(shift) * 0x00800080u};
+  // Two sets of registers in turn: as one, each tile would have to arrive before it could move over
+  // for the next.
+  TilePlace even = TilePlace::of(p.steps, first), odd = even;
+  UnpackLoads even_loads = load_tile(p.packed, even, offsets);
   NF12_NO_UNROLL
-  for (bool more = true; more;) {
-    const TilePlace place = next;
-    UnpackLoads loads = ahead;
-    next.advance(p.steps);
-    more = next.tile < p.steps.tiles;
-    if (!more) next = place;  // the same again: a branch around the loads would wait for them
-    ahead = load_tile(p.packed, next, offsets);
+  for (;;) {
+    odd = even;
+    const bool has_odd = advance(p.steps, odd);
+    UnpackLoads odd_loads = load_tile(p.packed, odd, offsets);
     arch::hold_order();
-    const IndexWord word = IndexWord::from_bits(loads.index);
-    const bool patched = word.is_inside(p.packed.first.quads);
-    const uint32_t* quads = p.packed.first.escapes + int64_t{word.quad} * kEntriesPerQuad;
-    if (patched && word.is_raw()) {
-      copy_raw<alignment>(quads, shift, p.out, place);
-      continue;
-    }
-    uint32_t w[kLaneWords];
-    decode_pieces(loads, mask, rebase, w);
-    if (patched) patch_listed(quads, static_cast<int>(word.count), shift, w);
-    store_pieces<alignment>(p.out, place, w);
+    unpack_tile<alignment>(p, constants, even, even_loads);
+    if (!has_odd) return;
+    even = odd;
+    const bool has_even = advance(p.steps, even);
+    even_loads = load_tile(p.packed, even, offsets);
+    arch::hold_order();
+    unpack_tile<alignment>(p, constants, odd, odd_loads);
+    if (!has_even) return;
   }
 }
 
