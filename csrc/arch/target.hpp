@@ -15,12 +15,18 @@
 //   broadcast(value, lane)                  one lane's value for the whole wave
 //   ballot(condition)                       bit i is lane i's condition; uniform
 //   swap_in_quad<mask>(value)               the value of lane ^ mask, mask 1, 2 or 3
+//   load_stream8, load16_anywhere           likewise; x at any multiple of two
+//   signal_block() wait_block()             the halves of sync_block(): nothing shared in between
+//   load_shared<count> store_shared16       neighbouring words of shared memory
+//   Fragments, MatrixSums,                  who holds what of a tile (fragments.hpp), and a matrix
+//   multiply_fragment(w, step, x, sums)     step of 16 rows x 16 tokens
 //   dot2 permute_bytes merge_bits           BF16 pairs and their bits; replace_bits in place
 //   replace16(w, slot, mask, value)         one of sixteen registers, chosen by a uniform number
 //   in_register(value)                      a uniform value the compiler may not take apart
 //   arrive(words) settle(value)             fences for one value: its uses stay below, its making
 //   hold_order()                            above; and one for all that the scheduler could move
 //   reread_arguments(params)                for rare paths: frees the registers elsewhere
+//   NF12_KERNEL(threads), _OF(threads, registers)
 //   NF12_SHARED(type, name, count)          memory of a block: name.load(i), name.store(i, value),
 //                                           name.add(i, value) atomically
 #pragma once

@@ -226,17 +226,11 @@ NF12_DEVICE Words<2> load_stream8(const uint8_t* base, uint32_t offset) {
   return __builtin_bit_cast(Words<2>, __builtin_nontemporal_load(p));
 }
 
-// 16 bytes at any multiple of two: gfx12 loads and stores them in one instruction all the same.
+// 16 bytes at any multiple of two: gfx12 loads them in one instruction all the same.
 NF12_DEVICE Words<4> load16_anywhere(const uint16_t* base, uint32_t offset) {
   using Unaligned = Vector<4> __attribute__((aligned(2)));
   const auto p = reinterpret_cast<Global<Unaligned>>(reinterpret_cast<uintptr_t>(base) + offset);
   return __builtin_bit_cast(Words<4>, *p);
-}
-template <typename T>
-NF12_DEVICE void store16_anywhere(T* p, Words<4> value) {
-  using Unaligned = Vector<4> __attribute__((aligned(2)));
-  *reinterpret_cast<GlobalOut<Unaligned>>(reinterpret_cast<uintptr_t>(p)) =
-      __builtin_bit_cast(Vector<4>, value);
 }
 
 // The two halves of sync_block: what a wave did to shared memory before the signal is complete

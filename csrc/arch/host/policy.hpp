@@ -179,11 +179,6 @@ inline Words<2> load_stream8(const uint8_t* base, uint32_t offset) {
 inline Words<4> load16_anywhere(const uint16_t* base, uint32_t offset) {
   return read_global<Words<4>>(base, offset, 2);
 }
-template <typename T>
-inline void store16_anywhere(T* p, Words<4> value) {
-  host::check_write(p, 16, 2);
-  __builtin_memcpy(p, &value, 16);
-}
 
 // Between the two no lane may touch shared memory; the barrier itself is at the wait.
 void signal_block();

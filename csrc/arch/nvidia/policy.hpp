@@ -172,13 +172,6 @@ NF12_DEVICE Words<4> load16_anywhere(const uint16_t* base, uint32_t offset) {
   return out;
 }
 
-template <typename T>
-NF12_DEVICE void store16_anywhere(T* p, Words<4> value) {
-  NF12_UNROLL
-  for (int i = 0; i < 8; ++i)
-    reinterpret_cast<uint16_t*>(p)[i] = static_cast<uint16_t>(value.w[i / 2] >> 16 * (i % 2));
-}
-
 // __syncthreads has no halves: both happen at the wait.
 NF12_DEVICE void signal_block() {}
 NF12_DEVICE void wait_block() { __syncthreads(); }

@@ -21,7 +21,7 @@ NF12_DEVICE void store_partials(float* out, const float (&sums)[count], int rows
         arch::Words<4> words;
         NF12_UNROLL
         for (int j = 0; j < 4; ++j) words.w[j] = __builtin_bit_cast(uint32_t, sums[i + j]);
-        arch::store16_anywhere(out + i, words);
+        arch::store_words<4, 4>(out + i, words);
       }
       return;
     }
@@ -43,7 +43,7 @@ NF12_DEVICE void store_finished(uint16_t* out, const float (&sums)[count], float
       arch::Words<4> words;
       NF12_UNROLL
       for (int i = 0; i < 4; ++i) words.w[i] = y[2 * i] | y[2 * i + 1] << 16;
-      arch::store16_anywhere(out, words);
+      arch::store_words<4, 4>(out, words);
       return;
     }
   }
