@@ -18,7 +18,9 @@ struct Sample {
     Random random(7);
     fill_like_a_model(w, random, 1000);
     for (int64_t row = 16; row < 32; ++row) {
-      for (int64_t column = 64; column < 128; ++column) w.at(0, row, column) = 0x7FC1;
+      for (int64_t column = 64; column < 128; ++column) {  // NaN: other bits in every row
+        w.at(0, row, column) = static_cast<uint16_t>(0x7F81 + (64 * row + column) % 119);
+      }
     }
     packed = pack_by_the_book(w, -1);
   }
