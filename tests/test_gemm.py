@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -175,7 +176,7 @@ def test_threads_change_no_bit(level: str, m: int) -> None:
 
 SHOW_LEVEL = """
 import sys, torch, nf12
-from tests.reference import activations, realistic_weights
+from reference import activations, realistic_weights
 packed = nf12.pack(realistic_weights(48, 100))
 y = torch.ops.nf12.gemm(activations(9, 100), *packed.operands)
 print(nf12.select(9, 48, 100, "cpu").kernel, *y.view(torch.int16).flatten().tolist())
@@ -187,7 +188,11 @@ def run_with_level(
 ) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {variable: level}
     return subprocess.run(
-        [sys.executable, "-c", SHOW_LEVEL], env=environment, text=True, capture_output=True
+        [sys.executable, "-c", SHOW_LEVEL],
+        cwd=Path(__file__).parent,
+        env=environment,
+        text=True,
+        capture_output=True,
     )
 
 
