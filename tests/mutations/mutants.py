@@ -152,27 +152,6 @@ GEMM = [
         "is_nan ? rounded >> 16 : rounded >> 16",
         "gemm_test",
     ),
-    Mutant(
-        "blocked_decodes_two_words_alike",
-        "csrc/cpu/gemm/vector_avx2.hpp",
-        "codes[4 * half + word]",
-        "codes[4 * half + word / 2]",
-        "gemm_test",
-    ),
-    Mutant(
-        "tiled_multiplies_the_previous_tile",
-        "csrc/cpu/gemm/tiled.hpp",
-        "decoded[c % 2].bits",
-        "decoded[0].bits",
-        "gemm_test",
-    ),
-    Mutant(
-        "tiled_forgets_the_last_group",
-        "csrc/cpu/gemm/tiled.hpp",
-        "groups - first == 2",
-        "groups - first == 5",
-        "gemm_test",
-    ),
 ]
 
 SPECIFICATION = [
