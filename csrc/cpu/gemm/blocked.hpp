@@ -98,6 +98,8 @@ struct Blocked {
     const PackedView& w = args.w;
     const int64_t tiles = tile_columns(w.k);
     const Groups groups(tokens);
+    prefetch_outputs(args, r, t0, tokens);
+    prefetch_index(w, r + 1);
     alignas(64) float sums[kMaxTokens * kTileRows];
     for (int64_t i = 0; i < tokens * kTileRows; ++i) sums[i] = 0.0f;
     for (int64_t c0 = 0; c0 < tiles; c0 += kChunkTiles) {

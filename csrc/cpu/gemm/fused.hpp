@@ -61,6 +61,8 @@ struct Fused {
   NF12_INLINE static void multiply_row_block(const GemmArgs& args, const Activations<X>& x,
                                              int64_t r) {
     const PackedView& w = args.w;
+    prefetch_outputs(args, r, 0, kTokens);
+    prefetch_index(w, r + 1);
     Sum sums[kTileRows * kTokens];
     for (Sum& sum : sums) sum = V::zero();
     const uint8_t* tile = w.tile(r, 0);

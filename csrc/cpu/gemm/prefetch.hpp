@@ -25,4 +25,11 @@ NF12_INLINE void prefetch_part(const uint8_t* ahead, int part) {
   }
 }
 
+// The index words of a row block.
+NF12_INLINE void prefetch_index(const PackedView& w, int64_t r) {
+  const auto* words = reinterpret_cast<const uint8_t*>(w.index + r * w.index_stride);
+  const int64_t bytes = tile_columns(w.k) * static_cast<int64_t>(sizeof *w.index);
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(words + i);
+}
+
 }  // namespace nf12::cpu

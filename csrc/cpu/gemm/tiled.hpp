@@ -117,6 +117,10 @@ struct Tiled {
     const int64_t tiles = tile_columns(w.k);
     const int64_t x_tile_stride = groups_of(args.m) * 2 * kFactor;
     const auto* x = static_cast<const uint16_t*>(args.workspace) + first * 2 * kFactor;
+    const int64_t t0 = first * kGroupTokens;
+    constexpr int64_t kTokens = sizeof...(kGroup) * kGroupTokens;
+    prefetch_outputs(args, r, t0, args.m - t0 < kTokens ? args.m - t0 : kTokens);
+    prefetch_index(w, r + 1);
     alignas(64) DecodedTile<V> decoded[2];
     const auto decode = [&](int64_t c) {
       const uint8_t* tile = w.tile(r, c);
