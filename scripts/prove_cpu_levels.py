@@ -33,11 +33,11 @@ TOKENS = (1, 2, 3, 4, 5, 8, 9, 15, 16, 17, 24, 25, 31, 33, 48, 49, 63, 64, 65, 1
 SHAPES = ((1, 1), (15, 63), (16, 64), (17, 65), (48, 200), (33, 4104), (100, 896))  # n x k
 
 
-def source_hash() -> str:
-    """SHA-256 over the lines "<sha256 of the file>  <path>\\n" of SOURCES, sorted by path."""
+def source_hash(folders: tuple[str, ...] = SOURCES) -> str:
+    """SHA-256 over the lines "<sha256 of the file>  <path>\\n" of the folders' sources, by path."""
     files = sorted(
         path.relative_to(ROOT).as_posix()
-        for folder in SOURCES
+        for folder in folders
         for path in (ROOT / folder).rglob("*")
         if path.suffix in (".hpp", ".cpp")
     )

@@ -1,7 +1,9 @@
-"""The records of CPU levels that were proven on other machines (scripts/prove_cpu_levels.py)."""
+"""The records of proofs on other machines: CPU levels (scripts/prove_cpu_levels.py), and the operators
+with other versions of torch and Python (scripts/prove_operators.py)."""
 
 from __future__ import annotations
 
+import json
 import sys
 import warnings
 from pathlib import Path
@@ -12,6 +14,7 @@ import nf12
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
 import prove_cpu_levels as proofs
+import prove_operators as operators
 
 RECORDS = proofs.read_records()
 
@@ -50,3 +53,14 @@ def test_a_changed_source_makes_a_record_stale(monkeypatch: pytest.MonkeyPatch) 
     assert dict(row[:2] for row in proofs.states(()))["avx2"] == "unproven"
     record["source_hash"] = "0" * 64
     assert dict(row[:2] for row in proofs.states(()))["amx"] == "stale"
+
+
+@pytest.mark.parametrize("path", sorted(operators.RECORDS.glob("operators-*.json")), ids=str)
+def test_operator_record_shows_no_failure(path: Path) -> None:
+    record = json.loads(path.read_text())
+    counts = record["counts"]
+    assert counts["passed"] > 400
+    assert counts["failures"] == counts["errors"] == counts["skipped"] == 0
+    assert len(record["source_hash"]) == len(record["library_sha256"]) == 64
+    if record["source_hash"] != proofs.source_hash(tuple(record["sources"])):
+        warnings.warn(f"{path.name}, {record['date']}, is stale", stacklevel=1)
