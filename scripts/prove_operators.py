@@ -4,8 +4,8 @@
     python scripts/prove_operators.py      # writes docs/records/operators-torch<v>-python<v>.json
 
 The library is one file for every torch from 2.11 on and every Python; CI has one pair of versions.
-The record names the library by its sha256 and the sources under csrc by their hash: once they change
-it is stale, and CI says so. Exit code 1 if a test fails.
+The record names the library by its sha256 and the sources under csrc by their hash: once these
+change it is stale, and CI says so. Exit code 1 if a test fails.
 """
 
 from __future__ import annotations

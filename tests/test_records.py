@@ -1,5 +1,5 @@
-"""The records of proofs on other machines: CPU levels (scripts/prove_cpu_levels.py), and the operators
-with other versions of torch and Python (scripts/prove_operators.py)."""
+"""Records of proofs on other machines: the CPU levels (scripts/prove_cpu_levels.py), and the
+operators with other versions of torch and Python (scripts/prove_operators.py)."""
 
 from __future__ import annotations
 
