@@ -12,9 +12,11 @@ import pytest
 
 import nf12
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
+for folder in ("scripts", "benchmarks"):
+    sys.path.insert(0, str(Path(__file__).parent.parent / folder))
 import prove_cpu_levels as proofs
 import prove_operators as operators
+import table
 
 RECORDS = proofs.read_records()
 
@@ -64,3 +66,8 @@ def test_operator_record_shows_no_failure(path: Path) -> None:
     assert len(record["source_hash"]) == len(record["library_sha256"]) == 64
     if record["source_hash"] != proofs.source_hash(tuple(record["sources"])):
         warnings.warn(f"{path.name}, {record['date']}, is stale", stacklevel=1)
+
+
+def test_the_readme_shows_the_results() -> None:
+    """The table of speed-ups is the one that benchmarks/table.py makes of benchmarks/results."""
+    assert table.table() in (table.RESULTS.parent.parent / "README.md").read_text()
