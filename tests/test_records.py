@@ -12,8 +12,8 @@ import pytest
 
 import nf12
 
-for folder in ("scripts", "benchmarks"):
-    sys.path.insert(0, str(Path(__file__).parent.parent / folder))
+sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import prove_cpu_levels as proofs
 import prove_operators as operators
 import table
