@@ -1,17 +1,17 @@
-// The shipped fused kernel in the host model, at every token count: bit for bit against a reference
-// that adds in the order the kernel's header promises, and against integers where any order is
-// exact.
+// The shipped fused kernel at every token count, in the host model or on a card (machine.hpp): bit
+// for bit against a reference that adds in the order the kernel's header promises, and against
+// integers where any order is exact.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
-#include "csrc/arch/host/model.hpp"
 #include "csrc/format/escapes.hpp"
 #include "csrc/gemm/combine.hpp"
 #include "csrc/gemm/fused/instances/configs.hpp"
 #include "csrc/gemm/fused/kernel.hpp"
 #include "csrc/gemm/fused/launch.hpp"
 #include "tests/cpp/codec.hpp"
+#include "tests/host_model/machine.hpp"
 
 namespace nf12::test {
 namespace {
@@ -100,17 +100,17 @@ std::vector<uint16_t> run_fused(Problem& problem, const PackedView& view, uint64
       {p.splits > 1 ? nullptr : y.data(), 2 * static_cast<size_t>(y.size()), true, "y"},
       {partials.data(), 4 * static_cast<size_t>(partials.size()), true, "partials"}};
   try {
-    arch::host::run({"fused m=" + std::to_string(m), static_cast<int>(grid.x),
-                     static_cast<int>(grid.y), config.waves, seed, buffers},
-                    [&] { kFused[m](p); });
+    run_kernel({"nf12_gemm_fused_m" + std::to_string(m), static_cast<int>(grid.x),
+                static_cast<int>(grid.y), config.waves, seed, buffers},
+               p, [&] { kFused[m](p); });
     if (p.splits > 1) {
       const Grid last = combine_grid(p);
       buffers = {{partials.data(), 4 * static_cast<size_t>(partials.size()), false, "partials"},
                  {p.bias, 2 * problem.bias.size(), false, "bias"},
                  {y.data(), 2 * static_cast<size_t>(y.size()), true, "y"}};
-      arch::host::run({"combine", static_cast<int>(last.x), static_cast<int>(last.y),
-                       kCombineThreads / arch::kWave, seed, buffers},
-                      [&] { combine_splits(p, kCombineThreads); });
+      run_kernel({"nf12_gemm_combine", static_cast<int>(last.x), static_cast<int>(last.y),
+                  kCombineThreads / arch::kWave, seed, buffers},
+                 p, [&] { combine_splits(p, kCombineThreads); });
     }
   } catch (const Report& report) {
     EXPECT(false, report.what());

@@ -1,9 +1,8 @@
-// The shipped whole-weight kernels (unpack, gather, pack, check) in the host model, bit for bit
-// against the CPU backend.
+// The shipped whole-weight kernels (unpack, gather, pack, check), in the host model or on a card
+// (machine.hpp), bit for bit against the CPU backend.
 #include <algorithm>
 #include <numeric>
 
-#include "csrc/arch/host/model.hpp"
 #include "csrc/cpu/pack_base.hpp"
 #include "csrc/format/escapes.hpp"
 #include "csrc/gather/launch.hpp"
@@ -12,6 +11,7 @@
 #include "csrc/pack/launch.hpp"
 #include "csrc/unpack/launch.hpp"
 #include "tests/cpp/codec.hpp"
+#include "tests/host_model/machine.hpp"
 
 namespace nf12::test {
 namespace {
@@ -19,16 +19,22 @@ namespace {
 using arch::host::Buffer;
 using arch::host::Report;
 
-// Runs a kernel; a report of the model fails the test.
-void run(const std::string& name, int64_t blocks_x, int64_t blocks_y, int waves, uint64_t seed,
-         std::vector<Buffer> buffers, const std::function<void()>& kernel) {
+// Runs a kernel; a report fails the test.
+template <typename Params>
+void run(const std::string& kernel, int64_t blocks_x, int64_t blocks_y, int waves, uint64_t seed,
+         std::vector<Buffer> buffers, const Params& p, const std::function<void()>& body) {
   try {
-    arch::host::run({name, static_cast<int>(blocks_x), static_cast<int>(blocks_y), waves, seed,
-                     std::move(buffers)},
-                    kernel);
+    run_kernel({kernel, static_cast<int>(blocks_x), static_cast<int>(blocks_y), waves, seed,
+                std::move(buffers)},
+               p, body);
   } catch (const Report& report) {
     EXPECT(false, report.what());
   }
+}
+
+// The name of the form of a kernel that takes rows of an alignment.
+std::string form_of(const char* kernel, int alignment) {
+  return join("nf12_", kernel, "_a", alignment);
 }
 
 // The CPU's packer, which its own tests compare with the one by the book.
@@ -114,7 +120,8 @@ void expect_unpacked(const PackedStorage& packed, int64_t gap, int64_t offset, u
   std::vector<Buffer> buffers = packed.buffers();
   buffers.push_back({out.data(), 2 * static_cast<size_t>(out.size()), true, "out"});
   const int alignment = unpack_alignment(p.out, packed.experts);
-  run("unpack " + what, blocks, 1, kUnpackWaves, seed, buffers, [&] { unpack_with(alignment, p); });
+  run(form_of("unpack", alignment), blocks, 1, kUnpackWaves, seed, buffers, p,
+      [&] { unpack_with(alignment, p); });
   std::vector<uint16_t> wanted_bits = before;
   for (int64_t x = 0; x < packed.experts; ++x) {
     const std::vector<uint16_t> dense = unpack(packed.expert(x), kOneThread, cpu::Level::kPortable);
@@ -232,7 +239,7 @@ void expect_gathered(const PackedStorage& packed, const std::vector<Id>& ids, in
   buffers.push_back({device_ids.data(), sizeof(Id) * ids.size(), false, "ids"});
   buffers.push_back({out.data(), 2 * static_cast<size_t>(out.size()), true, "out"});
   const int alignment = gather_alignment(p);
-  run("gather", p.blocks_x, p.blocks_y, kGatherWaves, seed, buffers, [&] {
+  run(form_of("gather", alignment), p.blocks_x, p.blocks_y, kGatherWaves, seed, buffers, p, [&] {
     if (alignment == 16) return gather<16>(p);
     if (alignment == 4) return gather<4>(p);
     gather<2>(p);
@@ -317,7 +324,8 @@ class ModelPacker {
     if (base < 0) base = cpu::choose_base(survey);
     if (!cpu::base_keeps_bits(survey, base)) return {};
     p_.base = base;
-    launch("count", blocks, {}, {output(index_, "index"), output(hashes_, "hashes")},
+    launch(form_of("pack_count", alignment_), blocks, {},
+           {output(index_, "index"), output(hashes_, "hashes")},
            [this] { alignment_ == 16 ? count_escapes<16>(p_) : count_escapes<2>(p_); });
     std::vector<uint64_t> hashes(tiles_);
     if (!same_hashes) std::memcpy(hashes.data(), hashes_.data(), 8 * hashes.size());
@@ -328,17 +336,19 @@ class ModelPacker {
     p_.escapes = escapes.data();
     if (before_encode) before_encode();
     const Buffer index = input(index_, "index");
-    launch("encode", blocks, {index}, {output(payload_, "payload"), output(escapes, "escapes")},
+    launch(form_of("pack_encode", alignment_), blocks, {index},
+           {output(payload_, "payload"), output(escapes, "escapes")},
            [this] { alignment_ == 16 ? encode<16>(p_) : encode<2>(p_); });
     use_list(table.owners, 1, blocks);
-    launch("raw", blocks, {index, list()}, {output(escapes, "escapes")}, [this] { write_raw(p_); });
+    launch("nf12_pack_raw", blocks, {index, list()}, {output(escapes, "escapes")},
+           [this] { write_raw(p_); });
     return {base, payload_.copy(), index_.copy(), escapes.copy()};
   }
 
   cpu::ExponentSurvey exponent_survey(int blocks) {
     std::fill_n(exponents_.data(), kExponents, 0u);
     subnormal_bits_[0] = 0;
-    launch("survey", blocks, {},
+    launch(form_of("pack_survey", alignment_), blocks, {},
            {output(exponents_, "exponents"), output(subnormal_bits_, "subnormal_bits")},
            [this] { alignment_ == 16 ? survey<16>(p_) : survey<2>(p_); });
     cpu::ExponentSurvey survey;
@@ -366,7 +376,7 @@ class ModelPacker {
     set_pack_steps(p_, w_.x, blocks);
     inputs.push_back(input(*w_.storage, "source"));
     inputs.insert(inputs.end(), outputs.begin(), outputs.end());
-    run("pack " + name, blocks, 1, kPackWaves, seed_, inputs, kernel);
+    run(name, blocks, 1, kPackWaves, seed_, inputs, p_, kernel);
   }
   void use_list(const std::vector<uint32_t>& list, int words, int blocks) {
     list_ = std::make_unique<GuardedBuffer<uint32_t>>(list.size());
@@ -379,7 +389,7 @@ class ModelPacker {
     use_list(pairs, 2, blocks);
     GuardedBuffer<uint32_t> differs(p_.list_length);
     p_.differs = differs.data();
-    launch("compare", blocks, {list()}, {output(differs, "differs")},
+    launch("nf12_pack_compare", blocks, {list()}, {output(differs, "differs")},
            [this] { compare_tiles(p_); });
     return differs.copy();
   }
@@ -528,7 +538,7 @@ std::string checked(const PackedStorage& packed, uint64_t seed, int64_t blocks =
   p.steps = tile_steps(packed.experts, first.n, first.k, blocks * kCheckWaves * arch::kWave);
   std::vector<Buffer> buffers = packed.buffers();
   buffers.push_back({first_bad.data(), 4, true, "first_bad"});
-  run("check", blocks, 1, kCheckWaves, seed, buffers, [&] { check_tiles(p); });
+  run("nf12_check", blocks, 1, kCheckWaves, seed, buffers, p, [&] { check_tiles(p); });
   const uint32_t number = first_bad[0];
   if (number == kNoTile) return "valid";
   const int64_t c = number % p.steps.columns, row = number / p.steps.columns;

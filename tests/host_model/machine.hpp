@@ -1,0 +1,29 @@
+// Where the kernels of a test run. The tests are the same; which machine it is the linker decides:
+//
+//   tests/host_model/machine.cpp   the host model, CPU, every access and meeting checked
+//   tests/nvidia/machine.cpp       an NVIDIA card, kernels by their shipped names
+#pragma once
+#include <cstddef>
+#include <functional>
+#include <span>
+
+#include "csrc/arch/host/model.hpp"
+
+namespace nf12::test {
+
+// Runs the kernel named `launch.kernel` over the whole grid. `arguments`: its parameters as the
+// driver takes them, pointers being those of launch.buffers. `body`: the same kernel, one lane of
+// the host model. Whatever goes wrong is thrown as a Report.
+void run_kernel(const arch::host::Launch& launch, std::span<const std::byte> arguments,
+                const std::function<void()>& body);
+
+template <typename Params>
+void run_kernel(const arch::host::Launch& launch, const Params& params,
+                const std::function<void()>& body) {
+  run_kernel(launch, std::as_bytes(std::span(&params, 1)), body);
+}
+
+// Whether a matrix instruction adds in the order that arch/host/policy.hpp writes down.
+extern const bool kMatrixOrderIsKnown;
+
+}  // namespace nf12::test
