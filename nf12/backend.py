@@ -45,18 +45,24 @@ class Backend(str, enum.Enum):
         raise ValueError(f"nf12: unknown backend {value!r}, must be one of {names}")
 
 
+GPU_BACKENDS = (Backend.HIP, Backend.CUDA)
+
+
 def resolve_backend(name: Backend | str = "auto", device: torch.device | str = "cpu") -> Backend:
     """The backend that runs tensors of `device`; never AUTO.
 
-    For "auto" the variable NF12_BACKEND (read once) decides, else the device. ValueError for an
-    unknown name, BackendUnavailable with the reason for one that cannot run here.
+    For "auto" the variable NF12_BACKEND (read once) decides, else the device: a GPU that this build
+    has no kernels for gets TORCH, and `nf12 info` says why. ValueError for an unknown name,
+    BackendUnavailable with the reason for one that cannot run here.
     """
-    device_type = device.type if isinstance(device, torch.device) else torch.device(device).type
-    return _resolve(name, device_type)
+    device = device if isinstance(device, torch.device) else torch.device(device)
+    return _resolve(name, device.type, device.index)
 
 
-def _resolve(name: Backend | str, device_type: str) -> Backend:
-    return _resolve_once(name, device_type)
+def _resolve(name: Backend | str, device_type: str, index: int | None) -> Backend:
+    if device_type == "cuda":
+        index = gpu_index(index)
+    return _resolve_once(name, device_type, index)
 
 
 # Traced code takes the answer as a constant: neither the environment nor files belong in a graph.
@@ -66,7 +72,7 @@ _resolve._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @functools.cache
-def _resolve_once(name: Backend | str, device_type: str) -> Backend:
+def _resolve_once(name: Backend | str, device_type: str, index: int | None) -> Backend:
     backend = Backend(name)
     source = f"backend {backend.value!r}"
     if backend is Backend.AUTO:
@@ -74,11 +80,12 @@ def _resolve_once(name: Backend | str, device_type: str) -> Backend:
         source = f"{VARIABLE}={backend.value}"
     if backend is Backend.AUTO:
         own = gpu_backend() if device_type == "cuda" else Backend.CPU
-        usable = device_type in ("cpu", "cuda") and unavailable_reason(own) is None
+        usable = device_type in ("cpu", "cuda") and unavailable_reason(own, index) is None
         return own if usable else Backend.TORCH
-    reason = unavailable_reason(backend)
+    on_gpu = backend in GPU_BACKENDS
+    reason = unavailable_reason(backend, index if on_gpu else None)
     if reason is None and backend is not Backend.TORCH:
-        wanted = "cpu" if backend is Backend.CPU else "cuda"
+        wanted = "cuda" if on_gpu else "cpu"
         if device_type != wanted:
             reason = f"it cannot run tensors on {device_type}"
     if reason is not None:
@@ -101,20 +108,64 @@ def gpu_backend() -> Backend:
     return Backend.HIP if torch.version.hip is not None else Backend.CUDA
 
 
-def unavailable_reason(backend: Backend | str) -> str | None:
-    """Why a backend cannot be used here, None if it can."""
+def gpu_arch(index: int) -> str:
+    """Exact name of a GPU's architecture: "gfx1201", "sm_90"."""
+    properties = torch.cuda.get_device_properties(index)
+    if torch.version.hip is not None:
+        name: str = properties.gcnArchName  # "gfx90a:sramecc+:xnack-"
+        return name.partition(":")[0]
+    return f"sm_{properties.major}{properties.minor}"
+
+
+def gpu_index(index: int | None) -> int | None:
+    """`index`, of torch.device("cuda") the current GPU's; None where torch sees no GPU."""
+    if not torch.cuda.is_available():
+        return None
+    return torch.cuda.current_device() if index is None else index
+
+
+def unavailable_reason(backend: Backend | str, index: int | None = None) -> str | None:
+    """Why a backend cannot be used here, None if it can.
+
+    A GPU backend is asked about GPU `index`; without one it can be used if some GPU can.
+    """
     backend = Backend(backend)
     if backend in (Backend.AUTO, Backend.TORCH):
         return None
     missing = library_missing()
     if missing is not None or backend is Backend.CPU:
         return missing
-    prefix = "gfx" if backend is Backend.HIP else "sm_"
-    if not any(target.startswith(prefix) for target in build_info()["gpu_targets"]):
+    if not _held_targets(backend):
         return f"this build of libnf12.so holds no {backend} kernels"
     if not torch.cuda.is_available() or gpu_backend() is not backend:
         return f"torch {torch.__version__} sees no {backend} device"
-    return None
+    indices = range(torch.cuda.device_count()) if index is None else [index]
+    problems = [_gpu_problem(backend, i) for i in indices]
+    return None if None in problems else problems[0]
+
+
+def _held_targets(backend: Backend) -> list[str]:
+    """The GPUs of a backend that libnf12.so holds machine code for."""
+    prefix = "gfx" if backend is Backend.HIP else "sm"
+    return [target for target in build_info()["gpu_targets"] if target.startswith(prefix)]
+
+
+def _gpu_problem(backend: Backend, index: int) -> str | None:
+    """Why GPU `index` cannot run the kernels of `backend`, None if it can."""
+    arch, held = gpu_arch(index), _held_targets(backend)
+    # By the exact name: gfx1250 is no gfx12 of these, and a near miss would run wrong code. NVIDIA
+    # code also serves later GPUs, as far as the driver takes it.
+    if backend is Backend.HIP and arch not in held:
+        return f"{arch} has no kernels in this build, which holds {', '.join(held)}"
+    problem: str | None = introspection().gpu_problem(index)
+    return problem
+
+
+def has_kernels(device: torch.device) -> bool:
+    """Whether the operators of libnf12.so run tensors of `device`."""
+    if device.type == "cuda":
+        return unavailable_reason(gpu_backend(), gpu_index(device.index)) is None
+    return device.type == "cpu" and library_missing() is None
 
 
 @functools.cache
@@ -193,11 +244,16 @@ def _device_info(device: str) -> dict[str, Any]:
         chosen, reason = resolve_backend(Backend.AUTO, device).value, None
     except (BackendUnavailable, ValueError) as error:  # a bad NF12_BACKEND
         chosen, reason = None, str(error)
-    entry: dict[str, Any] = {"backend": chosen, "reason": reason}
     if device == "cpu":
-        return entry | {"name": platform.processor() or platform.machine()}
-    properties = torch.cuda.get_device_properties(device)
-    arch = f"sm_{properties.major}{properties.minor}"
-    if torch.version.hip is not None:
-        arch = properties.gcnArchName.partition(":")[0]
-    return entry | {"name": properties.name, "arch": arch, "llc_bytes": llc_bytes(device)}
+        name = platform.processor() or platform.machine()
+        return {"backend": chosen, "reason": reason, "name": name}
+    index = torch.device(device).index
+    if chosen == Backend.TORCH:
+        reason = unavailable_reason(gpu_backend(), index)
+    return {
+        "backend": chosen,
+        "reason": reason,
+        "name": torch.cuda.get_device_properties(index).name,
+        "arch": gpu_arch(index),
+        "llc_bytes": llc_bytes(device),
+    }

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from nf12.backend import Backend, introspection, resolve_backend
+from nf12.backend import GPU_BACKENDS, Backend, gpu_index, introspection, resolve_backend
 from nf12.packed_weight import META_BYTES, CastReport, PackedWeight, StaysDense
 from nf12.packing import (
     SLICE_WEIGHTS,
@@ -138,14 +138,20 @@ def gemm(
     """`y = x W^T + bias`: x BF16 [..., K], bias BF16 [N], y BF16 [..., N].
 
     Differentiable in x and bias; W is frozen. Inside autocast x is cast to BF16. `kernel` names one
-    kernel of the backend (`nf12.info()["cpu"]["supported"]`) instead of the measured choice.
+    kernel of the backend (`nf12.kernels`) instead of the measured choice.
 
     TypeError for a wrong dtype, ValueError for shapes, devices or an unknown kernel.
     """
     chosen = resolve_backend(backend, x.device)
-    with use_kernel(kernel) if kernel != AUTO_KERNEL else contextlib.nullcontext():
-        if chosen is Backend.TORCH and kernel != AUTO_KERNEL:
-            raise ValueError(f"nf12.gemm: backend torch has no kernels to choose, kernel={kernel}")
+    if kernel == AUTO_KERNEL:
+        return gemm_operands(x, packed.operands, bias, chosen)
+    known = kernels(chosen)
+    if kernel not in known:
+        names = ", ".join((AUTO_KERNEL, *known))
+        raise ValueError(
+            f"nf12.gemm: backend {chosen} has no kernel {kernel!r}, must be one of {names}"
+        )
+    with use_kernel(kernel):
         return gemm_operands(x, packed.operands, bias, chosen)
 
 
@@ -247,18 +253,30 @@ class Selection:
     kernel: str
 
 
+def kernels(backend: Backend | str) -> tuple[str, ...]:
+    """Names of the gemm kernels of a backend: the levels of a CPU (least first, also those that
+    this processor lacks), fused, matrix and buffered of a GPU, none of torch."""
+    backend = Backend(backend)
+    if backend is Backend.CPU:
+        return tuple(introspection().cpu_levels())
+    return tuple(introspection().gpu_kernels()) if backend in GPU_BACKENDS else ()
+
+
 def select(m: int, n: int, k: int, device: torch.device | str = "cpu") -> Selection:
     """What `gemm` runs for x [m, k] and a weight [n, k] on `device`, overrides aside. Pure."""
+    device = torch.device(device)
     backend = resolve_backend("auto", device)
     if backend is Backend.TORCH:
         return Selection(backend, "torch")
-    return Selection(backend, introspection().select(m, n, k))
+    gpu = () if backend is Backend.CPU else (gpu_index(device.index),)
+    return Selection(backend, introspection().select(m, n, k, *gpu))
 
 
 @contextlib.contextmanager
 def use_kernel(name: str) -> Iterator[None]:
     """Makes `gemm` of this thread use the kernel `name` inside the block, over the measured choice.
 
+    A CPU level is for CPU tensors, a GPU kernel for those on GPUs; the others go on as they were.
     ValueError for a kernel that is unknown or that this processor cannot run.
     """
     c = introspection()

@@ -295,8 +295,8 @@ def check(
 ) -> None:
     """Holds a packed weight against every rule of the format; raises FormatError."""
     arguments = (payload, index, escapes, out_features, in_features, base, version)
-    on_cpu = all(t.device.type == "cpu" for t in (payload, index, escapes))
-    if not on_cpu or _backend.library_missing():
+    devices = {t.device for t in (payload, index, escapes)}
+    if len(devices) > 1 or not _backend.has_kernels(payload.device):
         return check_spec(*arguments)
     try:
         torch.ops.nf12.check(*arguments)

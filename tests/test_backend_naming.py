@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 import nf12
-from nf12 import Backend, BackendUnavailable, backend, resolve_backend
+from nf12 import Backend, BackendUnavailable, backend, functional, resolve_backend
 
 NAMES = ["auto", "hip", "cuda", "cpu", "torch"]
 
@@ -89,26 +91,151 @@ def test_a_backend_without_a_device_is_refused_with_the_reason(
         resolve_backend(name, "cuda")
 
 
-def test_auto_takes_the_kernels_where_build_and_device_agree(fresh: pytest.MonkeyPatch) -> None:
-    fresh.setattr(torch.cuda, "is_available", lambda: True)
-    for hip, targets, expected in (
-        ("7.1", ["gfx1200", "gfx1201"], "hip"),
-        (None, ["sm_80", "sm_90a"], "cuda"),
-        ("7.1", ["sm_90a"], "torch"),
-        (None, ["gfx1201"], "torch"),
-    ):
+ROCM, CUDA = "7.1", None
+RDNA4 = ["gfx1200", "gfx1201"]
+NVIDIA = ["sm_80", "sm_90a"]
+
+
+class FakeMachine:
+    """GPUs of given architectures, and a libnf12.so that holds code for `targets`."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.patch = patch
+        self.real = backend.introspection()
+        self.current = 0
+        self.problems: dict[int, str] = {}  # what the driver says of a GPU that it cannot use
+        self.selected: list[tuple[int, ...]] = []
+
+    def __call__(self, hip: str | None, archs: list[str], targets: list[str]) -> None:
         backend._resolve_once.cache_clear()
-        fresh.setattr(torch.version, "hip", hip)
-        fresh.setattr(backend, "build_info", lambda targets=targets: {"gpu_targets": targets})
-        assert resolve_backend("auto", "cuda") == expected
+        cuda = torch.cuda
+        self.patch.setattr(torch.version, "hip", hip)
+        self.patch.setattr(cuda, "is_available", lambda: True)
+        self.patch.setattr(cuda, "device_count", lambda: len(archs))
+        self.patch.setattr(cuda, "current_device", lambda: self.current)
+        self.patch.setattr(
+            cuda, "get_device_properties", lambda device: self.properties(archs[device])
+        )
+        self.patch.setattr(backend, "build_info", lambda: {"gpu_targets": targets})
+        self.patch.setattr(backend, "introspection", lambda: self)
+        self.patch.setattr(functional, "introspection", lambda: self)
+
+    @staticmethod
+    def properties(arch: str) -> SimpleNamespace:
+        digits = arch.removeprefix("sm_") if arch.startswith("sm_") else "00"
+        return SimpleNamespace(
+            name=f"a {arch}", gcnArchName=arch, major=int(digits[:-1]), minor=int(digits[-1])
+        )
+
+    # ---- as nf12._C
+
+    def gpu_problem(self, index: int) -> str | None:
+        return self.problems.get(index)
+
+    def gpu_kernels(self) -> list[str]:
+        return ["fused", "matrix", "buffered"]
+
+    def select(self, *arguments: int) -> str:
+        self.selected.append(arguments)
+        return "fused"
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
 
 
-def test_a_backend_is_refused_for_tensors_of_another_device(fresh: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def machine(fresh: pytest.MonkeyPatch) -> FakeMachine:
+    return FakeMachine(fresh)
+
+
+@pytest.mark.parametrize(
+    ("hip", "arch", "targets", "expected"),
+    [
+        (ROCM, "gfx1201", RDNA4, "hip"),
+        (ROCM, "gfx1200", RDNA4, "hip"),
+        (ROCM, "gfx1201:sramecc-:xnack-", RDNA4, "hip"),
+        (ROCM, "gfx1100", RDNA4, "torch"),
+        (ROCM, "gfx90a:sramecc+:xnack-", RDNA4, "torch"),
+        (ROCM, "gfx1250", RDNA4, "torch"),
+        (ROCM, "gfx120", RDNA4, "torch"),
+        (ROCM, "gfx12011", RDNA4, "torch"),
+        (ROCM, "gfx1200", ["gfx1201"], "torch"),
+        (ROCM, "gfx1201", NVIDIA, "torch"),
+        (CUDA, "sm_90", NVIDIA, "cuda"),
+        (CUDA, "sm_120", ["sm"], "cuda"),
+        (CUDA, "sm_90", RDNA4, "torch"),
+        (CUDA, "sm_90", [], "torch"),
+    ],
+)
+def test_auto_takes_the_kernels_where_build_and_device_agree(
+    hip: str | None, arch: str, targets: list[str], expected: str, machine: FakeMachine
+) -> None:
+    machine(hip, [arch], targets)
+    assert resolve_backend("auto", "cuda") == expected
+    assert resolve_backend("auto", "cuda:0") == expected
+    assert backend.has_kernels(torch.device("cuda")) == (expected != "torch")
+
+
+def test_each_gpu_is_judged_by_its_own_name(machine: FakeMachine) -> None:
+    machine(ROCM, ["gfx1036", "gfx1201"], RDNA4)
+    assert resolve_backend("auto", "cuda:0") is Backend.TORCH
+    assert resolve_backend("auto", "cuda:1") is Backend.HIP
+    assert resolve_backend("auto", "cuda") is Backend.TORCH
+    machine.current = 1
+    assert resolve_backend("auto", "cuda") is Backend.HIP, "the current GPU"
+    assert resolve_backend("hip", "cuda:1") is Backend.HIP
+    with pytest.raises(BackendUnavailable, match=r"gfx1036 has no kernels .* gfx1200, gfx1201"):
+        resolve_backend("hip", "cuda:0")
+    assert backend.unavailable_reason("hip") is None, "one of them can"
+
+
+def test_info_tells_why_a_gpu_gets_torch(machine: FakeMachine) -> None:
+    machine(ROCM, ["gfx1201", "gfx1100"], RDNA4)
+    devices = nf12.info()["devices"]
+    assert devices["cuda:0"]["backend"] == "hip" and devices["cuda:0"]["reason"] is None
+    assert devices["cuda:1"]["backend"] == "torch" and devices["cuda:1"]["arch"] == "gfx1100"
+    assert "gfx1100 has no kernels" in devices["cuda:1"]["reason"]
+    assert devices["cuda:0"]["llc_bytes"] == 64 << 20
+
+
+def test_a_driver_that_refuses_the_code_is_quoted(machine: FakeMachine) -> None:
+    machine.problems[0] = "cuModuleLoadData: the provided PTX was compiled with an unsupported ..."
+    machine(CUDA, ["sm_90"], NVIDIA)
+    assert resolve_backend("auto", "cuda:0") is Backend.TORCH
+    with pytest.raises(BackendUnavailable, match="not available: cuModuleLoadData: the provided"):
+        resolve_backend("cuda", "cuda:0")
+    assert "unsupported" in nf12.info()["devices"]["cuda:0"]["reason"]
+
+
+def test_select_asks_for_the_gpu_it_is_given(machine: FakeMachine) -> None:
+    machine(ROCM, ["gfx1201", "gfx1201"], RDNA4)
+    machine.current = 1
+    assert nf12.select(15, 64, 128, "cuda:0") == nf12.Selection(Backend.HIP, "fused")
+    assert nf12.select(16, 64, 128, "cuda") == nf12.Selection(Backend.HIP, "fused")
+    assert nf12.select(1, 64, 128, "cpu").backend is Backend.CPU
+    assert machine.selected == [(15, 64, 128, 0), (16, 64, 128, 1), (1, 64, 128)]
+
+
+def test_kernels_by_backend(machine: FakeMachine) -> None:
+    machine(ROCM, ["gfx1201"], RDNA4)
+    for name in ("hip", "cuda"):
+        assert nf12.kernels(name) == ("fused", "matrix", "buffered")
+    assert list(nf12.kernels("cpu")) == nf12.info()["cpu"]["levels"]
+    assert nf12.kernels("torch") == ()
+
+
+def test_a_kernel_of_another_backend_is_refused_with_the_list() -> None:
+    levels = ", ".join(nf12.info()["cpu"]["levels"])
+    for kernel in ("fused", "matrix", "buffered", "Portable", ""):
+        with pytest.raises(ValueError) as caught:
+            nf12.gemm(torch.ones(1, 64).bfloat16(), packed_ones(), kernel=kernel)
+        assert f"cpu has no kernel {kernel!r}, must be one of auto, {levels}" in str(caught.value)
+
+
+def test_a_backend_is_refused_for_tensors_of_another_device(machine: FakeMachine) -> None:
     with pytest.raises(BackendUnavailable, match="cannot run tensors on cuda"):
         resolve_backend("cpu", "cuda:0")
-    fresh.setattr(backend, "build_info", lambda: {"gpu_targets": ["sm_90a"]})
-    fresh.setattr(torch.cuda, "is_available", lambda: True)
-    fresh.setattr(torch.version, "hip", None)
+    machine(CUDA, ["sm_90"], NVIDIA)
     with pytest.raises(BackendUnavailable, match="cannot run tensors on cpu"):
         resolve_backend("cuda", "cpu")
 
