@@ -1,0 +1,171 @@
+#include "csrc/runtime/device.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string_view>
+
+namespace nf12::runtime {
+namespace {
+
+constexpr int kMostDevices = 64;
+constexpr const char* kNvidiaTarget = "sm";  // one fatbin for all of them
+
+// Modules cannot be loaded in a thread that captures a stream unless it says that it knows what it
+// does; loading touches no captured work.
+class RelaxedCapture {
+ public:
+  explicit RelaxedCapture(const Driver& driver) : driver_(driver) {
+    driver_(driver_.exchange_capture_mode, &mode_);
+  }
+  ~RelaxedCapture() { driver_.exchange_capture_mode.call(&mode_); }
+
+ private:
+  const Driver& driver_;
+  int mode_ = kCaptureModeRelaxed;
+};
+
+}  // namespace
+
+// All devices of a process. Lives forever: streams may still run when static objects go.
+class Devices {
+ public:
+  static Devices& all() {
+    static auto* devices = new Devices;
+    return *devices;
+  }
+
+  const Device& of(int index) {
+    if (index < 0 || index >= kMostDevices)
+      throw std::runtime_error("device number " + std::to_string(index) + ", expected 0 .. 63");
+    const Device* device = known_[index].load(std::memory_order_acquire);
+    return device != nullptr ? *device : add(index);
+  }
+
+  void use_driver(const char* path) {
+    const std::lock_guard lock(mutex_);
+    for (auto& device : known_) device = nullptr;  // leaked: a test's thread may still hold one
+    own_driver_ = path == nullptr ? nullptr : new Driver(open_hip_driver(path));
+  }
+
+  std::span<const CodeObject> objects() const {
+    const auto embedded = code_objects();
+    const auto is_amd = [](const CodeObject& object) { return object.target[0] == 'g'; };
+    if (own_driver_ == nullptr || std::ranges::any_of(embedded, is_amd)) return embedded;
+    return own_driver_->stand_ins;
+  }
+
+ private:
+  const Device& add(int index) {
+    const std::lock_guard lock(mutex_);
+    if (const Device* device = known_[index].load(std::memory_order_relaxed)) return *device;
+    std::unique_ptr<Device> device(
+        new Device(own_driver_ != nullptr ? *own_driver_ : driver(), index));
+    device->load_kernels(objects());
+    known_[index].store(device.get(), std::memory_order_release);
+    return *device.release();
+  }
+
+  std::mutex mutex_;
+  std::array<std::atomic<const Device*>, kMostDevices> known_ = {};
+  const Driver* own_driver_ = nullptr;
+};
+
+const Device& Device::of(int index) { return Devices::all().of(index); }
+void use_driver(const char* path) { Devices::all().use_driver(path); }
+
+Device::Device(const Driver& driver, int index) : driver_(&driver), index_(index) {
+  int device = index;
+  if (vendor() == Vendor::kNvidia) {
+    driver(driver.device_of_index, &device, index);
+    driver(driver.retain_primary_context, &context_, device);
+  }
+  arch_ = driver.arch_name(device);
+  multiprocessors_ = driver.multiprocessors(device);
+}
+
+void Device::load_kernels(std::span<const CodeObject> code_objects) {
+  const Driver& driver = *driver_;
+  const std::string target = vendor() == Vendor::kNvidia ? kNvidiaTarget : arch_;
+  const RelaxedCapture relaxed(driver);
+  const Queue queue(*this, nullptr);  // modules belong to the current device
+  for (const CodeObject& object : code_objects) {
+    if (object.target != target) continue;
+    Module module = nullptr;
+    const Status status = driver.load_module.call(&module, object.bytes.data());
+    if (vendor() == Vendor::kNvidia && (status == kNoBinaryForGpu || status == kUnsupportedPtx))
+      return;  // older than anything in the fatbin, or its driver is
+    if (status != 0) driver.fail(driver.load_module.name, status);
+    const std::string prefix = std::string("nf12_") + object.unit;
+    for (size_t i = 0; i < functions_.size(); ++i) {
+      if (!std::string_view(kKernelNames[i]).starts_with(prefix)) continue;
+      const Status found = driver.find_function.call(&functions_[i], module, kKernelNames[i]);
+      if (found == kNotFound)
+        driver.forget_failure();  // a build may leave kernels out
+      else if (found != 0)
+        driver.fail(driver.find_function.name, found);
+    }
+    has_kernels_ = true;
+  }
+}
+
+Queue::Queue(const Device& device, Stream stream) : device_(device), stream_(stream) {
+  const Driver& driver = *device.driver_;
+  if (driver.vendor == Vendor::kAmd) {
+    int current = -1;
+    driver(driver.get_device, &current);
+    if (current == device.index_) return;
+    driver(driver.set_device, device.index_);
+    device_before_ = current;
+  } else {
+    void* current = nullptr;  // stays null on a thread that has not used the driver yet
+    driver(driver.current_context, &current);
+    if (current == device.context_) return;
+    driver(driver.push_context, device.context_);
+    pushed_ = true;
+  }
+}
+
+Queue::~Queue() {
+  const Driver& driver = *device_.driver_;
+  void* ours = nullptr;
+  if (device_before_ >= 0) driver.set_device.call(device_before_);
+  if (pushed_) driver.pop_context.call(&ours);
+}
+
+void Queue::launch_raw(Kernel kernel, int64_t blocks_x, int64_t blocks_y, int threads,
+                       void** arguments) {
+  const Driver& driver = *device_.driver_;
+  driver(driver.launch, device_.function(kernel), static_cast<unsigned>(blocks_x),
+         static_cast<unsigned>(blocks_y), 1u, static_cast<unsigned>(threads), 1u, 1u,
+         /*shared_bytes=*/0u, stream_, arguments, static_cast<void**>(nullptr));
+}
+
+void Queue::fill_words(uint32_t* target, uint32_t value, size_t words) {
+  const Driver& driver = *device_.driver_;
+  driver(driver.fill_words, reinterpret_cast<uintptr_t>(target), value, words, stream_);
+}
+
+void Queue::zero(void* target, size_t bytes) {
+  fill_words(static_cast<uint32_t*>(target), 0, bytes / 4);
+}
+
+void Queue::to_device(void* target, const void* source, size_t bytes) {
+  const Driver& driver = *device_.driver_;
+  driver(driver.copy_to_device, reinterpret_cast<uintptr_t>(target), source, bytes, stream_);
+}
+
+void Queue::to_host(void* target, const void* source, size_t bytes) {
+  const Driver& driver = *device_.driver_;
+  driver(driver.copy_to_host, target, reinterpret_cast<uintptr_t>(source), bytes, stream_);
+  wait();
+}
+
+void Queue::wait() {
+  const Driver& driver = *device_.driver_;
+  driver(driver.synchronise, stream_);
+}
+
+}  // namespace nf12::runtime

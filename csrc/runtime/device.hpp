@@ -1,0 +1,87 @@
+// A GPU as the operators use it: what it is, its kernels, and work on one of its streams.
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "csrc/runtime/code_objects.hpp"
+#include "csrc/runtime/driver.hpp"
+#include "csrc/runtime/kernels.hpp"
+
+namespace nf12::runtime {
+
+class Device {
+ public:
+  // The device with torch's number `index`. The first call for it asks the driver and loads the
+  // code objects of its arch, also while a stream is being captured; later ones are a load.
+  static const Device& of(int index);
+
+  Vendor vendor() const { return driver_->vendor; }
+  const std::string& arch() const { return arch_; }  // "gfx1201", "sm_90"
+  // As the driver counts: work-group processors (two compute units) on RDNA, SMs on NVIDIA.
+  int multiprocessors() const { return multiprocessors_; }
+
+  // False for a GPU whose arch no code object names: backend torch runs its tensors.
+  bool has_kernels() const { return has_kernels_; }
+  bool has(Kernel kernel) const { return function(kernel) != nullptr; }
+
+ private:
+  friend class Queue;
+  friend class Devices;
+
+  explicit Device(const Driver& driver, int index);
+  void load_kernels(std::span<const CodeObject> code_objects);
+  Function function(Kernel kernel) const { return functions_[static_cast<size_t>(kernel)]; }
+
+  const Driver* driver_;
+  int index_;                // AMD
+  void* context_ = nullptr;  // NVIDIA: the primary one, which torch uses too
+  std::string arch_;
+  int multiprocessors_ = 0;
+  bool has_kernels_ = false;
+  std::array<Function, kKernels> functions_ = {};
+};
+
+// A stream of a device, which is the thread's current one as long as the queue lives: a null stream
+// means the current device's. What a call enqueues runs in order; nothing waits but `wait` and
+// `to_host`. Failures throw "hipModuleLaunchKernel: <the driver's text>".
+class Queue {
+ public:
+  Queue(const Device& device, Stream stream);
+  ~Queue();
+  Queue(const Queue&) = delete;
+  Queue& operator=(const Queue&) = delete;
+
+  const Device& device() const { return device_; }
+
+  // Params: the kernel's one argument, by value. The kernel must be there (Device::has).
+  template <typename Params>
+  void launch(Kernel kernel, int64_t blocks_x, int64_t blocks_y, int threads, Params params) {
+    void* arguments[] = {&params};
+    launch_raw(kernel, blocks_x, blocks_y, threads, arguments);
+  }
+
+  void fill_words(uint32_t* target, uint32_t value, size_t words);
+  void zero(void* target, size_t bytes);  // a multiple of 4, 4-byte aligned
+  // `source` may go once the queue was waited for.
+  void to_device(void* target, const void* source, size_t bytes);
+  void to_host(void* target, const void* source, size_t bytes);  // and waits
+  void wait();
+
+ private:
+  void launch_raw(Kernel kernel, int64_t blocks_x, int64_t blocks_y, int threads, void** arguments);
+
+  const Device& device_;
+  Stream stream_;
+  int device_before_ = -1;  // AMD: to go back to, -1 if it was ours already
+  bool pushed_ = false;     // NVIDIA: our context lies on the thread's stack
+};
+
+// For the tests: from now on devices are those of the HIP driver at `path`, all unknown as yet;
+// null: of torch's own. In a build without code objects for AMD the driver brings stand-ins for
+// them. No operator may run meanwhile.
+void use_driver(const char* path);
+
+}  // namespace nf12::runtime

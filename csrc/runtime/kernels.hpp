@@ -1,0 +1,63 @@
+// The kernels that code objects may hold, by the names of their entry points in the instances/
+// folders. A target may lack some of them.
+#pragma once
+
+namespace nf12::runtime {
+
+// clang-format off
+#define NF12_FOR_EACH_KERNEL(K)                                                                \
+  K(gemm_fused_m1)  K(gemm_fused_m2)  K(gemm_fused_m3)  K(gemm_fused_m4)                       \
+  K(gemm_fused_m5)  K(gemm_fused_m6)  K(gemm_fused_m7)  K(gemm_fused_m8)                       \
+  K(gemm_fused_m9)  K(gemm_fused_m10) K(gemm_fused_m11) K(gemm_fused_m12)                      \
+  K(gemm_fused_m13) K(gemm_fused_m14) K(gemm_fused_m15) K(gemm_fused_m16)                      \
+  K(gemm_matrix_t16) K(gemm_matrix_t32) K(gemm_matrix_t64) K(gemm_matrix_t128)                 \
+  K(gemm_combine)                                                                              \
+  K(unpack_a16) K(unpack_a4) K(unpack_a2)                                                      \
+  K(gather_a16) K(gather_a4) K(gather_a2)                                                      \
+  K(pack_survey_a16) K(pack_survey_a2) K(pack_count_a16) K(pack_count_a2)                      \
+  K(pack_encode_a16) K(pack_encode_a2) K(pack_compare) K(pack_raw)                             \
+  K(check)
+// clang-format on
+
+enum class Kernel : int {
+#define NF12_ENUMERATOR(name) name,
+  NF12_FOR_EACH_KERNEL(NF12_ENUMERATOR)
+#undef NF12_ENUMERATOR
+};
+
+inline constexpr const char* kKernelNames[] = {
+#define NF12_NAME(name) "nf12_" #name,
+    NF12_FOR_EACH_KERNEL(NF12_NAME)
+#undef NF12_NAME
+};
+inline constexpr int kKernels = sizeof(kKernelNames) / sizeof(kKernelNames[0]);
+
+constexpr const char* name_of(Kernel kernel) { return kKernelNames[static_cast<int>(kernel)]; }
+
+// tokens: 1..16.
+constexpr Kernel fused_kernel(int tokens) {
+  return static_cast<Kernel>(static_cast<int>(Kernel::gemm_fused_m1) + tokens - 1);
+}
+static_assert(fused_kernel(16) == Kernel::gemm_fused_m16);
+
+// tokens: 16, 32, 64 or 128.
+constexpr Kernel matrix_kernel(int tokens) {
+  return tokens == 16   ? Kernel::gemm_matrix_t16
+         : tokens == 32 ? Kernel::gemm_matrix_t32
+         : tokens == 64 ? Kernel::gemm_matrix_t64
+                        : Kernel::gemm_matrix_t128;
+}
+
+// alignment of the rows in bytes: 16, 4 or 2.
+constexpr Kernel unpack_kernel(int alignment) {
+  return alignment == 16  ? Kernel::unpack_a16
+         : alignment == 4 ? Kernel::unpack_a4
+                          : Kernel::unpack_a2;
+}
+constexpr Kernel gather_kernel(int alignment) {
+  return alignment == 16  ? Kernel::gather_a16
+         : alignment == 4 ? Kernel::gather_a4
+                          : Kernel::gather_a2;
+}
+
+}  // namespace nf12::runtime
