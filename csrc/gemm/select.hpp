@@ -1,0 +1,164 @@
+// How a gemm runs on a GPU: which path, in which blocks. The one decision; pure, so that it can be
+// tested and printed without a GPU.
+//
+//   fused      a kernel per token count, for few tokens: each weight decoded once, no matrix unit
+//   matrix     matrix instructions, 16 to 128 tokens a block
+//   buffered   the weight unpacked slice by slice, each multiplied by torch's own matmul
+#pragma once
+#include <algorithm>
+#include <cstdint>
+
+#include "csrc/gemm/fused/instances/configs.hpp"
+#include "csrc/gemm/fused/launch.hpp"
+#include "csrc/gemm/matrix/instances/configs.hpp"
+#include "csrc/gemm/matrix/launch.hpp"
+
+namespace nf12 {
+
+enum class GemmPath : int { kFused, kMatrix, kBuffered };
+inline constexpr int kGemmPaths = 3;
+inline constexpr const char* kGemmPathNames[kGemmPaths] = {"fused", "matrix", "buffered"};
+constexpr const char* name_of(GemmPath path) { return kGemmPathNames[static_cast<int>(path)]; }
+
+// Of a row of the grid: AMD's launches count threads, not blocks, by 32 bits.
+inline constexpr int64_t kMostThreads = UINT32_MAX;
+
+inline constexpr int kMatrixTokens[] = {16, 32, 64, 128};
+
+// What the decision looks at of a GPU.
+struct GemmTraits {
+  int wanted_blocks;      // that fill it
+  int64_t fused_below;    // fewer tokens are fused
+  int64_t buffered_from;  // as many or more are buffered
+  // What the code objects hold: bit t - 1 for t tokens, bit i for kMatrixTokens[i].
+  uint32_t fused, matrix;
+  bool combine, unpack;  // a split launch needs the one, the buffered path the other
+};
+
+// RDNA4. Under 16 tokens a matrix instruction would be padded; 16 fill it exactly.
+//   buffered: unpacking moves 4 bytes a weight more than the matrix kernel does, 6.6 ps at 610
+//   GB/s, and a token costs 10.5 fs a weight at 191 TFLOP/s. If our kernel reaches half of that
+//   peak and the vendor's four fifths, the two meet at 840 tokens. A model; no card has measured it
+//   here. blocks: two a compute unit, four a work-group processor, which is what the driver counts.
+//   At one token more would not fit (fused_config), and two of 8 waves keep 12 KiB of weights in
+//   flight a wave's SIMD.
+constexpr GemmTraits rdna4_traits(int processors) {
+  return {.wanted_blocks = 4 * processors,
+          .fused_below = 16,
+          .buffered_from = 1024,
+          .fused = 0,
+          .matrix = 0,
+          .combine = false,
+          .unpack = false};
+}
+
+// NVIDIA: no fused kernels in this version. mma.sync reached 0.38 of dense at 128 tokens (H200, an
+// early form of the matrix kernel) and falls from there; unpacking first costs one pass of 3.5
+// bytes a weight whatever m is, about half of dense at 256 tokens.
+constexpr GemmTraits nvidia_traits(int processors) {
+  return {.wanted_blocks = 4 * processors,
+          .fused_below = 0,
+          .buffered_from = 256,
+          .fused = 0,
+          .matrix = 0,
+          .combine = false,
+          .unpack = false};
+}
+
+// y [m, n] = x W^T as far as its layout matters.
+struct GemmProblem {
+  const PackedView& weight;
+  int64_t m;
+  int64_t x_stride;  // elements
+};
+
+// A path with its blocks, or why the path cannot take a problem.
+struct GemmChoice {
+  GemmPath path;
+  int tokens = 0;  // of a block: which compiled kernel; buffered: none
+  int splits = 0;  // of k, asked of fused_grid and matrix_grid
+  const char* refusal = nullptr;
+
+  constexpr explicit operator bool() const { return refusal == nullptr; }
+};
+
+constexpr GemmChoice fused_choice(const GemmTraits& traits, const GemmProblem& problem) {
+  GemmChoice choice = {.path = GemmPath::kFused};
+  if (traits.fused == 0) {
+    choice.refusal = "has no kernels for this GPU";
+  } else if (problem.m > kFusedMaxTokens) {
+    choice.refusal = "takes at most 16 tokens";
+  } else if ((traits.fused >> (problem.m - 1) & 1) == 0) {
+    choice.refusal = "has no kernel for this token count";
+  } else if (!fused_takes(problem.weight)) {
+    choice.refusal = "cannot reach tile rows this far apart";
+  } else if (problem.weight.n * fused_config(1).waves > kMostThreads) {
+    choice.refusal = "has no grid for so many outputs";
+  } else {
+    choice.tokens = static_cast<int>(problem.m);
+    const GemmConfig config = fused_config(choice.tokens);
+    choice.splits = traits.combine ? fused_splits(config, problem.weight, traits.wanted_blocks) : 1;
+  }
+  return choice;
+}
+
+// The smallest block that takes all tokens; the largest there is, several times, past that.
+constexpr GemmChoice matrix_choice(const GemmTraits& traits, const GemmProblem& problem) {
+  GemmChoice choice = {.path = GemmPath::kMatrix, .refusal = "has no kernels for this GPU"};
+  for (int i = 0; i < 4 && choice.tokens < problem.m; ++i) {
+    if ((traits.matrix >> i & 1) == 0) continue;
+    choice.refusal = nullptr;
+    choice.tokens = kMatrixTokens[i];
+  }
+  if (!choice) return choice;
+  const MatrixConfig config = matrix_config(choice.tokens);
+  GemmParams p = {};
+  p.weight = problem.weight;
+  p.m = static_cast<int32_t>(problem.m);
+  const int64_t threads = matrix_grid(config, p, 1).x * (32 * config.waves);
+  if (!matrix_takes(config, problem.x_stride))
+    choice.refusal = "cannot reach rows of x this far apart";
+  else if (problem.m > INT32_MAX || threads > kMostThreads)
+    choice.refusal = "has no grid for so many outputs";
+  else
+    choice.splits = traits.combine ? matrix_splits(config, p, traits.wanted_blocks) : 1;
+  return choice;
+}
+
+constexpr GemmChoice buffered_choice(const GemmTraits& traits) {
+  return {.path = GemmPath::kBuffered,
+          .refusal = traits.unpack ? nullptr : "has no kernels for this GPU"};
+}
+
+constexpr GemmChoice choice_of(GemmPath path, const GemmTraits& traits,
+                               const GemmProblem& problem) {
+  return path == GemmPath::kFused    ? fused_choice(traits, problem)
+         : path == GemmPath::kMatrix ? matrix_choice(traits, problem)
+                                     : buffered_choice(traits);
+}
+
+// m >= 1. A path that cannot take the problem leaves it to the next one that can; refused only if
+// none does.
+constexpr GemmChoice select_gemm(const GemmTraits& traits, const GemmProblem& problem) {
+  const GemmPath first = problem.m < traits.fused_below     ? GemmPath::kFused
+                         : problem.m < traits.buffered_from ? GemmPath::kMatrix
+                                                            : GemmPath::kBuffered;
+  GemmChoice choice = choice_of(first, traits, problem);
+  for (const GemmPath other : {GemmPath::kMatrix, GemmPath::kFused, GemmPath::kBuffered})
+    if (!choice && other != first) choice = choice_of(other, traits, problem);
+  return choice;
+}
+
+// Tile rows of a slice of the buffered path. 64 MiB are enough rows for any matmul to be at its
+// best (1,170 of the widest layer here, k = 28672), and what RDNA4's last-level cache holds.
+inline constexpr int64_t kSliceBytes = int64_t{64} << 20;
+
+constexpr int64_t slice_tile_rows_of(int64_t n, int64_t k) {
+  const int64_t rows = tile_rows(n);
+  const int64_t most = std::clamp(kSliceBytes / (2 * kTileRows * k), int64_t{1}, rows);
+  const int64_t slices = (rows + most - 1) / most;
+  return (rows + slices - 1) /
+         slices;  // even ones: a last slice of a few rows would be all overhead
+}
+
+}  // namespace nf12

@@ -1,0 +1,57 @@
+#include <cmath>
+
+#include "csrc/format/scale.hpp"
+#include "csrc/gpu/gpu.hpp"
+
+namespace nf12::gpu {
+
+using runtime::Kernel;
+
+GemmTraits gemm_traits(const Device& device) {
+  const int processors = device.multiprocessors();
+  GemmTraits traits = device.vendor() == runtime::Vendor::kAmd ? rdna4_traits(processors)
+                                                               : nvidia_traits(processors);
+  for (int tokens = 1; tokens <= kFusedMaxTokens; ++tokens)
+    traits.fused |= uint32_t{device.has(runtime::fused_kernel(tokens))} << (tokens - 1);
+  for (int i = 0; i < 4; ++i)
+    traits.matrix |= uint32_t{device.has(runtime::matrix_kernel(kMatrixTokens[i]))} << i;
+  traits.combine = device.has(Kernel::gemm_combine);
+  traits.unpack = true;
+  for (const int alignment : {16, 4, 2})
+    traits.unpack &= device.has(runtime::unpack_kernel(alignment));
+  return traits;
+}
+
+GemmLaunch plan_gemm(const GemmArgs& args, const GemmChoice& choice) {
+  GemmLaunch launch = {};
+  GemmParams& p = launch.params;
+  p.weight = args.w;
+  p.x = args.x;
+  p.bias = args.bias;
+  p.y = args.y;
+  p.x_stride = args.x_row_stride;
+  p.y_stride = args.y_row_stride;
+  p.m = static_cast<int32_t>(args.m);
+  p.scale = std::ldexp(1.0f, -scale_shift(args.w.base));
+  if (choice.path == GemmPath::kFused) {
+    launch.kernel = runtime::fused_kernel(choice.tokens);
+    launch.grid = fused_grid(fused_config(choice.tokens), p, choice.splits);
+    p.scalar_columns = scalar_columns_of(p.x, p.x_stride, args.m, args.w.k);
+  } else {
+    launch.kernel = runtime::matrix_kernel(choice.tokens);
+    launch.grid = matrix_grid(matrix_config(choice.tokens), p, choice.splits);
+  }
+  launch.workspace_bytes = sizeof(float) * workspace_floats(p);
+  return launch;
+}
+
+void gemm(Queue& queue, const GemmLaunch& launch, void* workspace) {
+  GemmParams p = launch.params;
+  p.partials = static_cast<float*>(workspace);
+  queue.launch(launch.kernel, launch.grid.x, launch.grid.y, launch.grid.threads, p);
+  if (p.splits == 1) return;
+  const Grid last = combine_grid(p);
+  queue.launch(Kernel::gemm_combine, last.x, last.y, last.threads, p);
+}
+
+}  // namespace nf12::gpu

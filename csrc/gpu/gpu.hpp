@@ -1,0 +1,56 @@
+// The GPU backend: what csrc/torch calls. Knows no torch; memory and the stream come from the
+// caller, who has validated the arguments (csrc/torch/checks).
+//
+// Payload and side table lie at multiples of 16 bytes, tile rows and experts likewise. Everything
+// here only enqueues, unless it says that it waits. Results never depend on timing: equal calls
+// give equal bits.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "csrc/format/stack.hpp"
+#include "csrc/gemm/select.hpp"
+#include "csrc/runtime/device.hpp"
+
+namespace nf12::gpu {
+
+using runtime::Device;
+using runtime::Queue;
+
+// ---- gemm: y = x W^T + bias, y[i, j] = bf16(fma(acc, 2^-s, bias[j])) ----
+
+GemmTraits gemm_traits(const Device& device);
+
+struct GemmArgs {
+  const uint16_t* x;  // [m, k] BF16, any row stride (elements)
+  int64_t x_row_stride;
+  int64_t m;  // >= 1
+  PackedView w;
+  const uint16_t* bias;  // [n] BF16, or null
+  uint16_t* y;           // [m, n], every element written once
+  int64_t y_row_stride;
+};
+
+// A fused or matrix launch, ready to go but for its workspace.
+struct GemmLaunch {
+  runtime::Kernel kernel;
+  Grid grid;
+  GemmParams params;
+  size_t workspace_bytes;
+};
+GemmLaunch plan_gemm(const GemmArgs& args, const GemmChoice& choice);
+void gemm(Queue& queue, const GemmLaunch& launch, void* workspace);
+
+// ---- unpack: exact BF16, row-major ----
+
+// out [experts, n, k], contiguous; experts * tiles must be countable (tiles_countable).
+void unpack(Queue& queue, const PackedStack& w, int64_t experts, uint16_t* out);
+
+// ---- gather: out[i, :] = row ids[i] of w; NaN 0x7FFF for an id outside [0, n) ----
+
+// ids: int32 or int64, contiguous; out [count, k], contiguous.
+void gather(Queue& queue, const PackedView& w, const void* ids, int id_bytes, int64_t count,
+            uint16_t* out);
+
+}  // namespace nf12::gpu
