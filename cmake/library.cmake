@@ -32,7 +32,8 @@ add_custom_command(
   VERBATIM)
 
 file(GLOB torch_sources CONFIGURE_DEPENDS csrc/torch/*.cpp)
-add_library(nf12 SHARED ${torch_sources} ${build_info} $<TARGET_OBJECTS:nf12_cpu>)
+add_library(nf12 SHARED ${torch_sources} ${build_info} $<TARGET_OBJECTS:nf12_cpu>
+                        $<TARGET_OBJECTS:nf12_gpu>)
 target_include_directories(nf12 PRIVATE ${CMAKE_BINARY_DIR}/generated)
 target_include_directories(nf12 SYSTEM PRIVATE ${torch_include})
 # Without the target, a build against a newer torch asks for symbols that 2.11 lacks.

@@ -1,10 +1,7 @@
-// Every instance of the fused kernel in one translation unit: nf12_gemm_fused_m1 .. _m16, and
-// nf12_gemm_fused_combine for split launches.
+// Every instance of the fused kernel in one translation unit: nf12_gemm_fused_m1 .. _m16.
 // Compiled once per GPU target (see targets.json), never by the host compiler of the library.
-#include "csrc/gemm/combine.hpp"
 #include "csrc/gemm/fused/instances/configs.hpp"
 #include "csrc/gemm/fused/kernel.hpp"
-#include "csrc/gemm/fused/launch.hpp"
 
 namespace nf12 {
 
@@ -28,9 +25,5 @@ NF12_FUSED(14)
 NF12_FUSED(15)
 NF12_FUSED(16)
 static_assert(kFusedMaxTokens == 16);
-
-NF12_KERNEL(kCombineThreads) nf12_gemm_fused_combine(GemmParams p) {
-  combine_splits(p, kCombineThreads);
-}
 
 }  // namespace nf12

@@ -1,5 +1,5 @@
 // Every instance of the matrix kernel in one translation unit: nf12_gemm_matrix_t16, _t32, _t64 and
-// _t128. A split launch ends with the same combine kernel as the fused one's.
+// _t128.
 // Compiled once per GPU target (see targets.json), never by the host compiler of the library.
 #include "csrc/gemm/matrix/instances/configs.hpp"
 #include "csrc/gemm/matrix/kernel.hpp"
