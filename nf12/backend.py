@@ -76,7 +76,7 @@ def _resolve_once(name: Backend | str, device_type: str, index: int | None) -> B
     backend = Backend(name)
     source = f"backend {backend.value!r}"
     if backend is Backend.AUTO:
-        backend = _default()
+        backend = default_backend()
         source = f"{VARIABLE}={backend.value}"
     if backend is Backend.AUTO:
         own = gpu_backend() if device_type == "cuda" else Backend.CPU
@@ -94,7 +94,7 @@ def _resolve_once(name: Backend | str, device_type: str, index: int | None) -> B
 
 
 @functools.cache
-def _default() -> Backend:
+def default_backend() -> Backend:
     """What NF12_BACKEND says, AUTO without it."""
     name = os.environ.get(VARIABLE, "")
     try:

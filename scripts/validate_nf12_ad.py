@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 """Validates NF12's gemm on this machine: values against float64, time against dense BF16.
 
+Times are medians in microseconds, cold (what the last-level cache held is pushed out before) and
+warm; a ratio above 1 means that NF12 is faster. Violations are counted of both bounds.
+
 Exit code 0: no violation of either bound; 1: a violation, or data that leave the bounds' range;
 2: the backend is not there, with the reason, or the command line is wrong. The data and the bounds
 are described in nf12/validation.py.
@@ -18,11 +21,13 @@ from pathlib import Path
 import torch
 
 import nf12
-from nf12 import validation
+from nf12 import timing, validation
 
 OK, VIOLATION, UNAVAILABLE = 0, 1, 2
 HEADER = (
+    f"{'':>12} {'':>4} {'':>12} {'cold':>10} {'':>10} {'':>6} {'warm':>10} {'':>10} {'':>6}\n"
     f"{'k x n':>12} {'m':>4} {'kernel':>12} {'dense us':>10} {'nf12 us':>10} {'ratio':>6} "
+    f"{'dense us':>10} {'nf12 us':>10} {'ratio':>6} "
     f"{'violations':>10} {'rms_rel':>9} {'max|ref|':>8}"
 )
 
@@ -80,8 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"validate_nf12_ad: {error}", file=sys.stderr)
         return UNAVAILABLE
     if not quiet:
-        print(f"backend {backend}, device {device}, torch {torch.__version__}, seed {options.seed}")
-        print(HEADER)
+        print_head(backend, device, options.seed)
     rows = []
     shapes = tuple(chain(*options.shapes)) if options.shapes else None
     tokens = tuple(chain(*options.m)) if options.m else validation.TOKENS
@@ -103,12 +107,22 @@ def main(arguments: list[str] | None = None) -> int:
     return VIOLATION if failed else OK
 
 
+def print_head(backend: nf12.Backend, device: torch.device, seed: int) -> None:
+    facts = nf12.info()["devices"][str(device)]
+    kind = " ".join(facts[key] for key in ("name", "arch") if facts.get(key))
+    print(f"backend {backend}, device {device} ({kind}), torch {torch.__version__}, seed {seed}")
+    if facts["reason"]:
+        print(f"no kernels: {facts['reason']}")
+    print(HEADER)
+
+
 def format_row(row: validation.Row) -> str:
     violations = f"{row.violations}+{row.violations_any_scale}"
     return (
-        f"{f'{row.k}x{row.n}':>12} {row.m:>4} {row.kernel:>12} {row.dense_us:>10.1f} "
-        f"{row.nf12_us:>10.1f} {row.ratio:>6.2f} {violations:>10} {row.rms_rel:>9.2e} "
-        f"{row.max_abs_ref:>8.3f}"
+        f"{f'{row.k}x{row.n}':>12} {row.m:>4} {row.kernel:>12} "
+        f"{row.dense_us:>10.1f} {row.nf12_us:>10.1f} {row.ratio:>6.2f} "
+        f"{row.dense_warm_us:>10.1f} {row.nf12_warm_us:>10.1f} {row.ratio_warm:>6.2f} "
+        f"{violations:>10} {row.rms_rel:>9.2e} {row.max_abs_ref:>8.3f}"
     )
 
 
@@ -122,6 +136,8 @@ def write_json(
     result = {
         "backend": backend.value,
         "device": str(device),
+        "facts": nf12.info()["devices"][str(device)],
+        "flush_bytes": timing.flush_bytes(device),
         "torch": str(torch.__version__),
         "nf12": nf12.__version__,
         "date": datetime.date.today().isoformat(),

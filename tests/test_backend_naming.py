@@ -22,10 +22,10 @@ NAMES = ["auto", "hip", "cuda", "cpu", "torch"]
 def fresh(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Choices are cached for the process: a test that changes their causes starts anew."""
     backend._resolve_once.cache_clear()
-    backend._default.cache_clear()
+    backend.default_backend.cache_clear()
     yield monkeypatch  # type: ignore[misc]
     backend._resolve_once.cache_clear()
-    backend._default.cache_clear()
+    backend.default_backend.cache_clear()
 
 
 def test_the_names_are_exactly_these() -> None:

@@ -15,7 +15,7 @@ import torch
 from reference import activations, gemm_bound, gemm_reference, realistic_weights, ulp_bf16
 
 import nf12
-from nf12 import validation
+from nf12 import timing, validation
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "validate_nf12_ad.py"
 SMALL = ["--shapes", "256x128", "192x100", "--m", "1", "15", "16"]
@@ -23,7 +23,8 @@ SMALL = ["--shapes", "256x128", "192x100", "--m", "1", "15", "16"]
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.setattr(validation, "TIMING_SECONDS", 0.0)
+    monkeypatch.setattr(timing, "SECONDS", 0.0)
+    monkeypatch.setenv("NF12_LLC_BYTES", str(1 << 20))
     spec = importlib.util.spec_from_file_location("validate_nf12_ad", SCRIPT)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -60,6 +61,8 @@ def test_passes_and_prints(
         assert 1e-3 < row["rms_rel"] < 2.4e-3, "the rounding of the result to BF16"
         assert 0 < row["max_abs_ref"] < 2
         assert row["ratio"] == row["dense_us"] / row["nf12_us"]
+        assert row["ratio_warm"] == row["dense_warm_us"] / row["nf12_warm_us"]
+        assert row["gb_per_s"] == row["packed_bytes"] / row["nf12_us"] / 1e3
 
 
 def test_lists_may_have_commas(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
