@@ -416,5 +416,16 @@ TEST(the_order_of_lanes_decides_nothing) {
     expect_same(run_fused(problem, problem.view(), seed), first, 33, join("seed ", seed));
 }
 
+TEST(problems_that_fill_the_machine) {
+  Random random(12);
+  for (int m = 1; m <= kFusedMaxTokens; ++m) {
+    Problem problem(m, kMachineBlocks * kFusedBlockRows - 15, 1090, 2);
+    expect_integers_right(problem, random);
+  }
+  Problem split(5, kMachineBlocks / 3 * kFusedBlockRows, 2048);
+  split.splits = 3;
+  expect_integers_right(split, random);
+}
+
 }  // namespace
 }  // namespace nf12::test

@@ -26,4 +26,7 @@ void run_kernel(const arch::host::Launch& launch, const Params& params,
 // Whether a matrix instruction adds in the order that arch/host/policy.hpp writes down.
 extern const bool kMatrixOrderIsKnown;
 
+// Blocks of a problem that fills the machine: all its processors run at once.
+extern const int kMachineBlocks;
+
 }  // namespace nf12::test

@@ -487,5 +487,18 @@ TEST(fragments_cover_a_tile) {
   expect_fragments_cover_a_tile<arch::MmaFragments>();
 }
 
+TEST(problems_that_fill_the_machine) {
+  Random random(13);
+  for (const int tokens : kShapes) {
+    const int block_rows = matrix_block_rows(matrix_config(tokens));
+    Problem problem(tokens + 2, kMachineBlocks / 2 * block_rows - 15, 330, 2);
+    problem.tokens = tokens;
+    expect_integers_right(problem, random);
+    Problem split(tokens, kMachineBlocks / 3 * block_rows, 640);
+    split.splits = 3;
+    expect_integers_right(split, random);
+  }
+}
+
 }  // namespace
 }  // namespace nf12::test

@@ -602,5 +602,21 @@ TEST(check_of_hostile_words) {
   }
 }
 
+TEST(stacks_that_fill_the_machine) {
+  Random random(14);
+  const int64_t n = kMachineBlocks * kTileRows - 3, k = 330;
+  for (const int64_t x : {1, 2}) {
+    Weights w(x, n, k, 6);
+    fill_like_a_model(w, random, 200);
+    const int blocks = kMachineBlocks;
+    const PackedStorage packed(expect_packed(w, -1, blocks, random(), "large"), x, n, k);
+    expect_unpacked(packed, 2, 0, random(), "large");
+    EXPECT(checked(packed, random()) == "valid", checked(packed, random()));
+    std::vector<int64_t> ids(2 * kMachineBlocks);
+    for (int64_t& id : ids) id = random() % (n + 1);
+    if (x == 1) expect_gathered(packed, ids, 0, 0, random());
+  }
+}
+
 }  // namespace
 }  // namespace nf12::test

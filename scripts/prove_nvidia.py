@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""Proof that the GPU kernels are right on a real card: the host model's tests, run there.
+
+    python scripts/prove_nvidia.py               # builds and runs; writes docs/records/<card>.json
+    python scripts/prove_nvidia.py --build-only  # where there is nvcc but no card
+    python scripts/prove_nvidia.py --run-only    # where there is a card: the build came along
+
+The kernels of csrc/*/instances, compiled by nvcc, run over every case of tests/host_model: each
+launch between guard zones, then under compute-sanitizer with memcheck, every buffer an allocation
+of its own, and with racecheck. The record names the sources that the compiler read by their hash;
+once one of them changes it is stale. Exit code 1 on any difference, hazard or error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RECORDS = ROOT / "docs" / "records"
+BUILD = ROOT / "build" / "nvidia"
+PROGRAMS = ("nvidia_fused_test", "nvidia_matrix_test", "nvidia_whole_weight_test")
+SANITIZERS = ("memcheck", "racecheck")
+LIMIT_S = 150  # of one program; a kernel that hangs must not hang the proof
+
+
+def files_hash(files: Iterable[str]) -> str:
+    """SHA-256 over the lines "<sha256 of the file>  <path>\\n", by path; "" if one is missing."""
+    lines = []
+    for name in sorted(files):
+        path = ROOT / name
+        if not path.exists():
+            return ""
+        lines.append(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {name}\n")
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def read_records() -> dict[str, dict[str, Any]]:
+    """Record by file name."""
+    return {path.name: json.loads(path.read_text()) for path in RECORDS.glob("nvidia-*.json")}
+
+
+# ---- build ---------------------------------------------------------------------------------------
+
+
+def compiled_sources() -> list[str]:
+    """What nvcc read of this repository to make the cubins, as its dependency files say."""
+    found = set()
+    for path in (BUILD / "bin").glob("*.cubin.d"):
+        for word in path.read_text().replace("\\\n", " ").split():
+            if (source := Path(word.rstrip(":"))).is_relative_to(ROOT / "csrc"):
+                found.add(source.relative_to(ROOT).as_posix())
+    return sorted(found)
+
+
+def build() -> None:
+    source = ROOT / "tests" / "nvidia"
+    subprocess.run(["cmake", "-S", source, "-B", BUILD, "-G", "Ninja"], check=True)
+    subprocess.run(["cmake", "--build", BUILD, "-j", str(os.cpu_count())], check=True)
+    nvcc = subprocess.run(["nvcc", "--version"], check=True, capture_output=True, text=True).stdout
+    sources = compiled_sources()
+    built = {
+        "compiler": "nvcc " + re.search(r"V([\d.]+)", nvcc)[1],  # type: ignore[index]
+        "source_hash": files_hash(sources),
+        "sources": sources,
+    }
+    (BUILD / "built.json").write_text(json.dumps(built, indent=1) + "\n")
+
+
+# ---- run -----------------------------------------------------------------------------------------
+
+
+def run_program(command: list[str], environment: dict[str, str]) -> tuple[int, str]:
+    start = time.monotonic()
+    done = subprocess.run(
+        ["timeout", str(LIMIT_S), *command],
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    print(f"{' '.join(command)}: code {done.returncode}, {time.monotonic() - start:.1f} s")
+    return done.returncode, done.stdout
+
+
+def run_plain() -> dict[str, Any]:
+    """Launches compared, kernel by kernel, and the tests that failed."""
+    launches: dict[str, int] = {}
+    tests = failed = 0
+    for program in PROGRAMS:
+        code, output = run_program([str(BUILD / "bin" / program)], {})
+        summary = re.search(r"(\d+) of (\d+) tests passed", output)
+        if code != 0 or summary is None:
+            print(output)
+        tests += int(summary[2]) if summary else 0
+        failed += int(summary[2]) - int(summary[1]) if summary else 1
+        for kernel, count in re.findall(r"^launches (\w+) (\d+)$", output, re.MULTILINE):
+            launches[kernel] = launches.get(kernel, 0) + int(count)
+    return {"tests": tests, "failed": failed, "cases": dict(sorted(launches.items()))}
+
+
+def run_sanitizer(tool: str) -> dict[str, Any]:
+    """Errors that compute-sanitizer found, or the reason why it did not run."""
+    errors = 0
+    for program in PROGRAMS:
+        code, output = run_program(
+            ["compute-sanitizer", "--tool", tool, str(BUILD / "bin" / program)],
+            {"NF12_SEPARATE_ALLOCATIONS": "1"},
+        )
+        summary = re.search(r"(?:ERROR SUMMARY: |hazards? displayed \()(\d+) error", output)
+        passed = re.search(r"(\d+) of \1 tests passed", output)
+        if code != 0 or summary is None or not passed:
+            print(output[-6000:])
+        if summary is None or passed is None:
+            return {"ran": False, "why": output.strip().splitlines()[-1] if output else "no output"}
+        errors += int(summary[1])
+    return {"ran": True, "errors": errors}
+
+
+def card() -> dict[str, str]:
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    done = subprocess.run(query, check=True, capture_output=True, text=True)
+    name, driver = done.stdout.splitlines()[0].split(", ")
+    return {"card": name, "driver": driver}
+
+
+def main() -> int:
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--build-only", action="store_true")
+    parser.add_argument("--run-only", action="store_true")
+    parser.add_argument("--output", type=Path, help="the record's path")
+    options = parser.parse_args()
+    if not options.run_only:
+        build()
+    if options.build_only:
+        return 0
+    record: dict[str, Any] = card()
+    record["date"] = datetime.date.today().isoformat()
+    record |= json.loads((BUILD / "built.json").read_text())
+    record |= run_plain()
+    record["sanitizer"] = {tool: run_sanitizer(tool) for tool in SANITIZERS}
+    slug = "-".join(record["card"].lower().split())
+    path = options.output or RECORDS / f"{slug}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=1) + "\n")
+    print(json.dumps({k: v for k, v in record.items() if k != "sources"}, indent=1))
+    found = sum(result.get("errors", 0) for result in record["sanitizer"].values())
+    return int(record["failed"] or found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
