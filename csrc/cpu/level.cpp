@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -104,15 +105,6 @@ bool level_supported(Level level) { return level <= detected(); }
 Level highest_level() {
   // A throw leaves it to the next call.
   static const Level level = level_from_environment("NF12_CPU_LEVEL").value_or(detected());
-  return level;
-}
-
-std::optional<Level> forced_level() {
-  static const std::optional<Level> level = [] {
-    const char* name = std::getenv("NF12_KERNEL");
-    const bool is_auto = name != nullptr && std::strcmp(name, "auto") == 0;
-    return is_auto ? std::nullopt : level_from_environment("NF12_KERNEL");
-  }();
   return level;
 }
 

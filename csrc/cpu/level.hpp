@@ -1,7 +1,6 @@
 // Instruction-set levels of the CPU kernels and the choice between them.
 #pragma once
 #include <cstdint>
-#include <optional>
 
 namespace nf12::cpu {
 
@@ -25,9 +24,6 @@ bool level_supported(Level level);
 // The best supported level, capped by NF12_CPU_LEVEL; read once, thread-safe. An unknown or
 // unsupported name in the variable is an error that the first operator call reports.
 Level highest_level();
-// The level that NF12_KERNEL names for every gemm, over the measured choice; none if it is unset,
-// empty or "auto". Read once; errors as above.
-std::optional<Level> forced_level();
 
 // The kernel for a shape: the measured choice among the levels up to `highest`. Pure.
 Level select_level(int64_t m, int64_t n, int64_t k, Level highest);

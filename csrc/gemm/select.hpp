@@ -85,11 +85,11 @@ struct GemmChoice {
 constexpr GemmChoice fused_choice(const GemmTraits& traits, const GemmProblem& problem) {
   GemmChoice choice = {.path = GemmPath::kFused};
   if (traits.fused == 0) {
-    choice.refusal = "has no kernels for this GPU";
+    choice.refusal = "is not built for this GPU";
   } else if (problem.m > kFusedMaxTokens) {
     choice.refusal = "takes at most 16 tokens";
   } else if ((traits.fused >> (problem.m - 1) & 1) == 0) {
-    choice.refusal = "has no kernel for this token count";
+    choice.refusal = "is not built for this token count";
   } else if (!fused_takes(problem.weight)) {
     choice.refusal = "cannot reach tile rows this far apart";
   } else if (problem.weight.n * fused_config(1).waves > kMostThreads) {
@@ -104,7 +104,7 @@ constexpr GemmChoice fused_choice(const GemmTraits& traits, const GemmProblem& p
 
 // The smallest block that takes all tokens; the largest there is, several times, past that.
 constexpr GemmChoice matrix_choice(const GemmTraits& traits, const GemmProblem& problem) {
-  GemmChoice choice = {.path = GemmPath::kMatrix, .refusal = "has no kernels for this GPU"};
+  GemmChoice choice = {.path = GemmPath::kMatrix, .refusal = "is not built for this GPU"};
   for (int i = 0; i < 4 && choice.tokens < problem.m; ++i) {
     if ((traits.matrix >> i & 1) == 0) continue;
     choice.refusal = nullptr;
@@ -127,7 +127,7 @@ constexpr GemmChoice matrix_choice(const GemmTraits& traits, const GemmProblem& 
 
 constexpr GemmChoice buffered_choice(const GemmTraits& traits) {
   return {.path = GemmPath::kBuffered,
-          .refusal = traits.unpack ? nullptr : "has no kernels for this GPU"};
+          .refusal = traits.unpack ? nullptr : "is not built for this GPU"};
 }
 
 constexpr GemmChoice choice_of(GemmPath path, const GemmTraits& traits,
@@ -153,9 +153,9 @@ constexpr GemmChoice select_gemm(const GemmTraits& traits, const GemmProblem& pr
 // best (1,170 of the widest layer here, k = 28672), and what RDNA4's last-level cache holds.
 inline constexpr int64_t kSliceBytes = int64_t{64} << 20;
 
-constexpr int64_t slice_tile_rows_of(int64_t n, int64_t k) {
+constexpr int64_t slice_tile_rows_of(int64_t n, int64_t k, int64_t slice_bytes = kSliceBytes) {
   const int64_t rows = tile_rows(n);
-  const int64_t most = std::clamp(kSliceBytes / (2 * kTileRows * k), int64_t{1}, rows);
+  const int64_t most = std::clamp(slice_bytes / (2 * kTileRows * k), int64_t{1}, rows);
   const int64_t slices = (rows + most - 1) / most;
   return (rows + slices - 1) /
          slices;  // even ones: a last slice of a few rows would be all overhead

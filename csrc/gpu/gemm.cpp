@@ -7,7 +7,9 @@ namespace nf12::gpu {
 
 using runtime::Kernel;
 
-GemmTraits gemm_traits(const Device& device) {
+namespace {
+
+GemmTraits traits_of(const Device& device) {
   const int processors = device.multiprocessors();
   GemmTraits traits = device.vendor() == runtime::Vendor::kAmd ? rdna4_traits(processors)
                                                                : nvidia_traits(processors);
@@ -19,6 +21,18 @@ GemmTraits gemm_traits(const Device& device) {
   traits.unpack = true;
   for (const int alignment : {16, 4, 2})
     traits.unpack &= device.has(runtime::unpack_kernel(alignment));
+  return traits;
+}
+
+}  // namespace
+
+const GemmTraits& gemm_traits(const Device& device) {
+  thread_local const Device* known = nullptr;
+  thread_local GemmTraits traits;
+  if (known != &device) {
+    traits = traits_of(device);
+    known = &device;
+  }
   return traits;
 }
 

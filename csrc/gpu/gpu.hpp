@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "csrc/cpu/cpu.hpp"
+#include "csrc/format/check.hpp"
 #include "csrc/format/stack.hpp"
 #include "csrc/gemm/select.hpp"
 #include "csrc/runtime/device.hpp"
@@ -20,7 +22,7 @@ using runtime::Queue;
 
 // ---- gemm: y = x W^T + bias, y[i, j] = bf16(fma(acc, 2^-s, bias[j])) ----
 
-GemmTraits gemm_traits(const Device& device);
+const GemmTraits& gemm_traits(const Device& device);
 
 struct GemmArgs {
   const uint16_t* x;  // [m, k] BF16, any row stride (elements)
@@ -52,5 +54,32 @@ void unpack(Queue& queue, const PackedStack& w, int64_t experts, uint16_t* out);
 // ids: int32 or int64, contiguous; out [count, k], contiguous.
 void gather(Queue& queue, const PackedView& w, const void* ids, int id_bytes, int64_t count,
             uint16_t* out);
+
+// ---- pack: two calls as on a CPU, with the same bytes; the first one waits ----
+
+struct PackSource {
+  DenseStack<const uint16_t> weights;  // [experts, n, k]; tiles_countable
+  int64_t experts;
+};
+struct PackPlan {
+  cpu::PackStatus status;
+  int32_t base;
+  int64_t quads;        // length of the side table / 4
+  uint32_t raw_owners;  // tiles that write a raw table
+};
+// Of device memory, 8-byte aligned, that both calls are given; the second one finds there what the
+// first one left.
+size_t pack_workspace_bytes(const PackSource& source);
+// Chooses the base (base = -1) or checks the caller's, and writes every index word, [X, R, C].
+PackPlan plan_pack(Queue& queue, const PackSource& source, int base, uint32_t* index,
+                   void* workspace);
+void write_pack(Queue& queue, const PackSource& source, const PackPlan& plan,
+                const cpu::PackResult& result, void* workspace);
+
+// ---- check: the reader's rules, with the answer of cpu::check; waits ----
+
+// is_stack: whether the weight has experts to name; scratch: one word of device memory.
+Violation check(Queue& queue, const PackedStack& packed, int64_t experts, bool is_stack,
+                uint32_t* scratch);
 
 }  // namespace nf12::gpu

@@ -25,10 +25,33 @@ NF12_EXPORT int32_t nf12_cpu_highest_level(const char** error);
 // The level `gemm` takes for a shape on this machine, overrides aside; -1 as above.
 NF12_EXPORT int32_t nf12_cpu_select(int64_t m, int64_t n, int64_t k, const char** error);
 
-// The calling thread's override of `select`: a level, or -1 for none. A level that this machine
-// does not support is refused (false).
-NF12_EXPORT int32_t nf12_set_kernel_override(int32_t level);
+// What a thread, or NF12_KERNEL, may ask for by name: the CPU levels, then the paths of GPUs. Null
+// past the last one.
+NF12_EXPORT int32_t nf12_kernels(void);
+NF12_EXPORT const char* nf12_kernel_name(int32_t kernel);
+
+// The calling thread's override of `select`: one of the kernels above, or -1 for none. A level that
+// this machine does not support is refused (false).
+NF12_EXPORT int32_t nf12_set_kernel_override(int32_t kernel);
 NF12_EXPORT int32_t nf12_kernel_override(void);
+
+// Entry points that code objects may hold. Null past the last one.
+NF12_EXPORT int32_t nf12_gpu_kernels(void);
+NF12_EXPORT const char* nf12_gpu_kernel_name(int32_t i);
+
+// Whether the library has kernels for torch's GPU `index`: 1, or -1 with *error set to the reason.
+NF12_EXPORT int32_t nf12_gpu_usable(int32_t index, const char** error);
+// The kernel `gemm` takes for a shape on that GPU, overrides aside, with the tokens of a block (0:
+// buffered) and the splits of k asked for; -1 as above.
+NF12_EXPORT int32_t nf12_gpu_select(int64_t m, int64_t n, int64_t k, int32_t index, int32_t* tokens,
+                                    int32_t* splits, const char** error);
+
+// For the tests: from now on operators take CPU tensors for memory of GPU `index` (-1: no longer)
+// and `stream` for its current stream; the buffered path has slices of that size (0: its own).
+// `driver` is a library with the entry points of libamdhip64, whose devices are asked anew; empty:
+// torch's own driver again; null: the one in use. -1 as above.
+NF12_EXPORT int32_t nf12_pretend_gpu(const char* driver, int32_t index, void* stream,
+                                     int64_t slice_bytes, const char** error);
 
 #ifdef __cplusplus
 }

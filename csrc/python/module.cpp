@@ -14,9 +14,17 @@ namespace py = pybind11;
 
 namespace {
 
-std::string name_of(int32_t level, const char* error) {
-  if (level < 0) throw std::runtime_error(error);
-  return nf12_cpu_level_name(level);
+std::string name_of(int32_t kernel, const char* error) {
+  if (kernel < 0) throw std::runtime_error(error);
+  return nf12_kernel_name(kernel);
+}
+
+// Of what kernel= takes: the CPU levels come first, the paths of GPUs follow.
+std::vector<std::string> kernel_names(int32_t first) {
+  std::vector<std::string> names;
+  for (int32_t kernel = first; kernel < nf12_kernels(); ++kernel)
+    names.emplace_back(nf12_kernel_name(kernel));
+  return names;
 }
 
 std::vector<std::string> level_names(bool only_supported) {
@@ -54,13 +62,50 @@ std::string highest_cpu_level() {
   return name_of(level, error);
 }
 
-std::string select_kernel(int64_t m, int64_t n, int64_t k) {
+std::vector<std::string> instances() {
+  std::vector<std::string> names = level_names(/*only_supported=*/false);
+  if (*nf12_gpu_targets() == '\0') return names;
+  for (int32_t i = 0; i < nf12_gpu_kernels(); ++i) names.emplace_back(nf12_gpu_kernel_name(i));
+  return names;
+}
+
+void check_sizes(int64_t m, int64_t n, int64_t k) {
   if (m < 0 || n < 1 || k < 1)
     throw py::value_error("select: m, n, k are " + std::to_string(m) + ", " + std::to_string(n) +
                           ", " + std::to_string(k) + ", expected m >= 0, n >= 1, k >= 1");
+}
+
+py::dict select_gpu(int64_t m, int64_t n, int64_t k, int32_t gpu) {
+  check_sizes(m, n, k);
   const char* error = nullptr;
-  const int32_t level = nf12_cpu_select(m, n, k, &error);
-  return name_of(level, error);
+  int32_t tokens = 0, splits = 0;
+  py::dict choice;
+  choice["kernel"] = name_of(nf12_gpu_select(m, n, k, gpu, &tokens, &splits, &error), error);
+  choice["tokens"] = tokens;
+  choice["splits"] = splits;
+  return choice;
+}
+
+std::string select_kernel(int64_t m, int64_t n, int64_t k, std::optional<int32_t> gpu) {
+  check_sizes(m, n, k);
+  const char* error = nullptr;
+  if (!gpu) return name_of(nf12_cpu_select(m, n, k, &error), error);
+  int32_t tokens = 0, splits = 0;
+  return name_of(nf12_gpu_select(m, n, k, *gpu, &tokens, &splits, &error), error);
+}
+
+std::optional<std::string> gpu_problem(int32_t index) {
+  const char* error = nullptr;
+  if (nf12_gpu_usable(index, &error) < 0) return error;
+  return std::nullopt;
+}
+
+void pretend_gpu(const std::optional<std::string>& driver, int32_t index, uintptr_t stream,
+                 int64_t slice_bytes) {
+  const char* error = nullptr;
+  if (nf12_pretend_gpu(driver ? driver->c_str() : nullptr, index, reinterpret_cast<void*>(stream),
+                       slice_bytes, &error) < 0)
+    throw std::runtime_error(error);
 }
 
 void set_kernel_override(const std::optional<std::string>& name) {
@@ -68,10 +113,10 @@ void set_kernel_override(const std::optional<std::string>& name) {
     nf12_set_kernel_override(-1);
     return;
   }
-  const std::vector<std::string> names = level_names(/*only_supported=*/false);
-  for (size_t level = 0; level < names.size(); ++level) {
-    if (names[level] != *name) continue;
-    if (!nf12_set_kernel_override(static_cast<int32_t>(level)))
+  const std::vector<std::string> names = kernel_names(0);
+  for (size_t kernel = 0; kernel < names.size(); ++kernel) {
+    if (names[kernel] != *name) continue;
+    if (!nf12_set_kernel_override(static_cast<int32_t>(kernel)))
       throw py::value_error("kernel " + *name + " is not supported by this processor");
     return;
   }
@@ -81,9 +126,9 @@ void set_kernel_override(const std::optional<std::string>& name) {
 }
 
 std::optional<std::string> kernel_override() {
-  const int32_t level = nf12_kernel_override();
-  if (level < 0) return std::nullopt;
-  return nf12_cpu_level_name(level);
+  const int32_t kernel = nf12_kernel_override();
+  if (kernel < 0) return std::nullopt;
+  return nf12_kernel_name(kernel);
 }
 
 }  // namespace
@@ -99,10 +144,24 @@ PYBIND11_MODULE(_C, m) {
   m.def("highest_cpu_level", highest_cpu_level,
         "The level in use; NF12_CPU_LEVEL caps it. RuntimeError for a bad NF12_CPU_LEVEL.");
   m.def(
-      "instances", [] { return level_names(false); }, "Names of all gemm kernels in the library.");
+      "gpu_kernels", [] { return kernel_names(nf12_cpu_levels()); },
+      "Names of the gemm paths on GPUs, as use_kernel takes them.");
+  m.def("instances", instances,
+        "All compiled kernels: the CPU's gemm levels, and what a target's GPU code may hold.");
   m.def(
       "select", select_kernel, py::arg("m"), py::arg("n"), py::arg("k"),
-      "The kernel that gemm takes for x [m, k] and a weight [n, k] on this CPU, overrides aside.");
+      py::arg("gpu") = py::none(),
+      "The kernel that gemm takes for x [m, k] and a weight [n, k] on this CPU, or on torch's GPU "
+      "of that number, overrides aside.");
+  m.def("select_gpu", select_gpu, py::arg("m"), py::arg("n"), py::arg("k"), py::arg("gpu"),
+        "The same with its blocks: {kernel, tokens, splits}.");
+  m.def("gpu_problem", gpu_problem, py::arg("gpu"),
+        "Why the library has no kernels for torch's GPU of that number, None if it has.");
+  m.def("pretend_gpu", pretend_gpu, py::arg("driver"), py::arg("gpu"), py::arg("stream") = 0,
+        py::arg("slice_bytes") = 0,
+        "For the tests: operators take CPU tensors for memory of a GPU (-1: no longer) of the HIP "
+        "driver at a path ('': torch's own, None: the one in use). slice_bytes: of the buffered "
+        "path.");
   m.def("set_kernel_override", set_kernel_override, py::arg("name"),
         "Makes this thread's gemm calls use a kernel by name; None restores the choice.");
   m.def("kernel_override", kernel_override, "This thread's override, or None.");

@@ -1,6 +1,5 @@
 #include "csrc/runtime/device.hpp"
 
-#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -50,20 +49,14 @@ class Devices {
     own_driver_ = path == nullptr ? nullptr : new Driver(open_hip_driver(path));
   }
 
-  std::span<const CodeObject> objects() const {
-    const auto embedded = code_objects();
-    const auto is_amd = [](const CodeObject& object) { return object.target[0] == 'g'; };
-    if (own_driver_ == nullptr || std::ranges::any_of(embedded, is_amd)) return embedded;
-    return own_driver_->stand_ins;
-  }
-
  private:
   const Device& add(int index) {
     const std::lock_guard lock(mutex_);
     if (const Device* device = known_[index].load(std::memory_order_relaxed)) return *device;
     std::unique_ptr<Device> device(
         new Device(own_driver_ != nullptr ? *own_driver_ : driver(), index));
-    device->load_kernels(objects());
+    device->load_kernels(code_objects());
+    if (!device->has_kernels()) device->load_kernels(device->driver_->stand_ins);
     known_[index].store(device.get(), std::memory_order_release);
     return *device.release();
   }

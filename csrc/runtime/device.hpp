@@ -80,8 +80,8 @@ class Queue {
 };
 
 // For the tests: from now on devices are those of the HIP driver at `path`, all unknown as yet;
-// null: of torch's own. In a build without code objects for AMD the driver brings stand-ins for
-// them. No operator may run meanwhile.
+// null: of torch's own. The driver brings stand-ins for code objects that this build lacks. No
+// operator may run meanwhile.
 void use_driver(const char* path);
 
 }  // namespace nf12::runtime

@@ -1,10 +1,12 @@
 // nf12::gemm and gemm.out: y = x W^T + bias for x [..., K], y [..., N].
+#include "csrc/torch/gemm.hpp"
+
 #include <array>
 #include <vector>
 
 #include "csrc/cpu/cpu.hpp"
 #include "csrc/torch/arguments.hpp"
-#include "csrc/torch/checks.hpp"
+#include "csrc/torch/gpu.hpp"
 #include "csrc/torch/kernel_override.hpp"
 #include "csrc/torch/ops.hpp"
 #include "csrc/torch/parallel.hpp"
@@ -12,58 +14,38 @@
 namespace nf12::torch_ops {
 namespace {
 
-constexpr const char* kOp = "gemm";
-
-// Memory for the kernel's own use, from torch's allocator, which may cache it.
-class Workspace {
- public:
-  Workspace(size_t bytes, Device device) {
-    if (bytes == 0) return;
-    memory_ = empty(kOp, {static_cast<int64_t>(bytes + kAlignment - 1)}, dtypes().uint8, device);
-    const auto address = reinterpret_cast<uintptr_t>(memory_.data(kOp, "the workspace"));
-    data_ = reinterpret_cast<void*>((address + kAlignment - 1) & ~(kAlignment - 1));
-  }
-  void* data() const { return data_; }
-
- private:
-  static constexpr uintptr_t kAlignment = 64;
-  Tensor memory_;
-  void* data_ = nullptr;
-};
-
 cpu::Level choose_level(int64_t m, int64_t n, int64_t k) {
-  if (kernel_override) return *kernel_override;
-  if (const auto forced = cpu::forced_level()) return *forced;
+  if (const auto level = wanted_level()) return *level;
   return cpu::select_level(m, n, k, cpu::highest_level());
 }
 
-// Every argument is checked. x, bias and y are copied only if their layout is not one of rows.
-void run_cpu(const Tensor& x, const Packed& w, const Tensor& bias, const Tensor& y) {
-  Rows x_rows = rows_of(x);
-  if (x_rows.rows == 0) return;
-  const Tensor x_copy = x_rows.is_view ? Tensor() : contiguous_copy(kOp, x);
-  if (x_copy) x_rows = rows_of(x_copy);
-  Rows y_rows = rows_of(y);
-  Tensor y_dense = y_rows.is_view ? Tensor() : empty(kOp, y.sizes(), y.dtype(), w.device);
-  if (y_dense) y_rows = rows_of(y_dense);
-  const bool bias_is_row = !bias || w.first.n == 1 || bias.strides()[0] == 1;
-  const Tensor bias_copy = bias_is_row ? Tensor() : contiguous_copy(kOp, bias);
-
-  const int64_t m = x_rows.rows;
-  const cpu::Level level = choose_level(m, w.first.n, w.first.k);
-  const Workspace workspace(cpu::gemm_workspace_bytes(m, w.first.n, w.first.k, level), w.device);
+void run_cpu(const GemmOperands& operands, const Packed& w) {
+  const cpu::Level level = choose_level(operands.m, w.first.n, w.first.k);
+  const size_t bytes = cpu::gemm_workspace_bytes(operands.m, w.first.n, w.first.k, level);
+  const Workspace workspace(bytes, w.device);
   const cpu::GemmArgs args{
-      .x = (x_copy ? x_copy : x).data<const uint16_t>(kOp, "x"),
-      .x_row_stride = x_rows.stride,
-      .m = m,
+      .x = operands.x->data<const uint16_t>(kGemm, "x"),
+      .x_row_stride = operands.x_stride,
+      .m = operands.m,
       .w = w.first,
-      .bias = bias ? (bias_copy ? bias_copy : bias).data<const uint16_t>(kOp, "bias") : nullptr,
-      .y = (y_dense ? y_dense : y).data<uint16_t>(kOp, "out"),
-      .y_row_stride = y_rows.stride,
+      .bias = *operands.bias ? operands.bias->data<const uint16_t>(kGemm, "bias") : nullptr,
+      .y = operands.y->data<uint16_t>(kGemm, "out"),
+      .y_row_stride = operands.y_stride,
       .workspace = workspace.data(),
   };
   cpu::gemm(args, level, torch_parallel());
-  if (y_dense) copy_into(kOp, y, y_dense);
+}
+
+// Every argument is checked.
+void run(const Tensor& x, PackedArguments& packed, Packed& w, const Tensor& bias, const Tensor& y) {
+  const gpu::Device* gpu = find_gpu(kGemm, w.device);
+  if (x.empty()) return;
+  const GemmOperands operands(x, w, bias, y);
+  if (gpu != nullptr)
+    run_gpu(*gpu, operands, packed, w);
+  else
+    run_cpu(operands, w);
+  operands.finish();
 }
 
 // y [..., N], contiguous.
@@ -74,41 +56,74 @@ Tensor empty_result(const Tensor& x, const Packed& w) {
     std::array<int64_t, kInline> y_shape;
     std::copy(shape.begin(), shape.end(), y_shape.begin());
     y_shape[shape.size() - 1] = w.first.n;
-    return empty(kOp, {y_shape.data(), shape.size()}, dtypes().bfloat16, w.device);
+    return empty(kGemm, {y_shape.data(), shape.size()}, dtypes().bfloat16, w.device);
   }
   std::vector<int64_t> y_shape(shape.begin(), shape.end());
   y_shape.back() = w.first.n;
-  return empty(kOp, y_shape, dtypes().bfloat16, w.device);
+  return empty(kGemm, y_shape, dtypes().bfloat16, w.device);
 }
 
 }  // namespace
 
+Workspace::Workspace(size_t bytes, Device device) {
+  if (bytes == 0) return;
+  memory_ = empty(kGemm, {static_cast<int64_t>(bytes + kAlignment - 1)}, dtypes().uint8, device);
+  const auto address = reinterpret_cast<uintptr_t>(memory_.data(kGemm, "the workspace"));
+  data_ = reinterpret_cast<void*>((address + kAlignment - 1) & ~(kAlignment - 1));
+}
+
+GemmOperands::GemmOperands(const Tensor& x_given, const Packed& w, const Tensor& bias_given,
+                           const Tensor& y_given)
+    : x(&x_given), bias(&bias_given), y(&y_given), y_given_(y_given) {
+  Rows x_rows = rows_of(x_given);
+  if (!x_rows.is_view) {
+    x_copy_ = contiguous_copy(kGemm, x_given);
+    x = &x_copy_;
+    x_rows = rows_of(x_copy_);
+  }
+  Rows y_rows = rows_of(y_given);
+  if (!y_rows.is_view) {
+    y_dense_ = empty(kGemm, y_given.sizes(), y_given.dtype(), w.device);
+    y = &y_dense_;
+    y_rows = rows_of(y_dense_);
+  }
+  if (bias_given && w.first.n != 1 && bias_given.strides()[0] != 1) {
+    bias_copy_ = contiguous_copy(kGemm, bias_given);
+    bias = &bias_copy_;
+  }
+  m = x_rows.rows;
+  x_stride = x_rows.stride;
+  y_stride = y_rows.stride;
+}
+
+void GemmOperands::finish() const {
+  if (y_dense_) copy_into(kGemm, y_given_, y_dense_);
+}
+
 void Gemm::run(StableIValue* stack) {
   Arguments arguments(stack);
   const Tensor x = arguments.tensor();
-  const PackedArguments packed = arguments.packed();
+  PackedArguments packed = arguments.packed();
   const Tensor bias = arguments.optional_tensor();
-  const Packed w = check_packed(kOp, packed, Experts::kRefused);
-  check_gemm(kOp, x, w, bias);
-  check_kernels(kOp, w.device);
+  Packed w = check_packed(kGemm, packed, Experts::kRefused);
+  check_gemm(kGemm, x, w, bias);
 
   Tensor y = empty_result(x, w);
-  run_cpu(x, w, bias, y);
+  torch_ops::run(x, packed, w, bias, y);
   stack[0] = to_word(std::move(y));
 }
 
 void GemmOut::run(StableIValue* stack) {
   Arguments arguments(stack);
   const Tensor x = arguments.tensor();
-  const PackedArguments packed = arguments.packed();
+  PackedArguments packed = arguments.packed();
   const Tensor bias = arguments.optional_tensor();
   const Tensor out = arguments.tensor();
-  const Packed w = check_packed(kOp, packed, Experts::kRefused);
-  check_gemm(kOp, x, w, bias);
-  check_out(kOp, out, x, packed, bias);
-  check_kernels(kOp, w.device);
+  Packed w = check_packed(kGemm, packed, Experts::kRefused);
+  check_gemm(kGemm, x, w, bias);
+  check_out(kGemm, out, x, packed, bias);
 
-  run_cpu(x, w, bias, out);
+  torch_ops::run(x, packed, w, bias, out);
 }
 
 }  // namespace nf12::torch_ops

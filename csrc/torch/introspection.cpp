@@ -2,30 +2,55 @@
 
 #include <exception>
 #include <string>
+#include <string_view>
 
 #include "csrc/cpu/level.hpp"
 #include "csrc/format/layout.hpp"
+#include "csrc/runtime/code_objects.hpp"
+#include "csrc/torch/error.hpp"
+#include "csrc/torch/gpu.hpp"
 #include "csrc/torch/kernel_override.hpp"
 #include "nf12_build_info.hpp"
 
 namespace {
 
+namespace gpu = nf12::gpu;
+namespace runtime = nf12::runtime;
+using namespace nf12::torch_ops;
 using nf12::cpu::Level;
-using nf12::torch_ops::kernel_override;
 
 bool is_level(int32_t level) { return level >= 0 && level < nf12::cpu::kLevels; }
 
 // A C caller gets the sentence instead of the exception; it lives until this thread's next one.
 template <typename F>
-int32_t level_or_error(const char** error, F level) {
+int32_t number_or_error(const char** error, F number) {
   static thread_local std::string sentence;
   try {
-    return static_cast<int32_t>(level());
+    return static_cast<int32_t>(number());
   } catch (const std::exception& e) {
     sentence = e.what();
     *error = sentence.c_str();
     return -1;
   }
+}
+
+const gpu::Device& usable_gpu(int32_t index) {
+  const gpu::Device& device = gpu::Device::of(index);
+  if (!device.has_kernels())
+    throw std::runtime_error(device.arch() + " has no kernels here, use backend torch");
+  return device;
+}
+
+// Each target once, in the order in which they are embedded.
+std::string gpu_targets() {
+  std::string names;
+  const char* last = "";
+  for (const nf12::runtime::CodeObject& object : nf12::runtime::code_objects()) {
+    if (std::string_view(object.target) == last) continue;
+    names += (names.empty() ? "" : ",") + std::string(object.target);
+    last = object.target;
+  }
+  return names;
 }
 
 }  // namespace
@@ -34,7 +59,10 @@ const char* nf12_version() { return NF12_VERSION; }
 const char* nf12_compiler() { return NF12_COMPILER; }
 const char* nf12_source_hash() { return NF12_SOURCE_HASH; }
 const char* nf12_torch_target() { return "2.11"; }
-const char* nf12_gpu_targets() { return ""; }
+const char* nf12_gpu_targets() {
+  static const std::string names = gpu_targets();
+  return names.c_str();
+}
 int32_t nf12_format_version() { return nf12::kFormatVersion; }
 
 int32_t nf12_cpu_levels() { return nf12::cpu::kLevels; }
@@ -46,22 +74,54 @@ int32_t nf12_cpu_level_supported(int32_t level) {
 }
 
 int32_t nf12_cpu_highest_level(const char** error) {
-  return level_or_error(error, nf12::cpu::highest_level);
+  return number_or_error(error, nf12::cpu::highest_level);
 }
 int32_t nf12_cpu_select(int64_t m, int64_t n, int64_t k, const char** error) {
-  return level_or_error(
+  return number_or_error(
       error, [=] { return nf12::cpu::select_level(m, n, k, nf12::cpu::highest_level()); });
 }
 
-int32_t nf12_set_kernel_override(int32_t level) {
-  if (level == -1) {
-    kernel_override.reset();
-    return 1;
-  }
-  if (!nf12_cpu_level_supported(level)) return 0;
-  kernel_override = static_cast<Level>(level);
+int32_t nf12_kernels() { return kKernelNames; }
+const char* nf12_kernel_name(int32_t number) { return kernel_name(number); }
+
+int32_t nf12_set_kernel_override(int32_t number) {
+  const bool known = number == kNoOverride || kernel_name(number) != nullptr;
+  if (!known || (is_level(number) && !nf12_cpu_level_supported(number))) return 0;
+  kernel_override = number;
   return 1;
 }
-int32_t nf12_kernel_override() {
-  return kernel_override ? static_cast<int32_t>(*kernel_override) : -1;
+int32_t nf12_kernel_override() { return kernel_override; }
+
+int32_t nf12_gpu_kernels() { return runtime::kKernels; }
+const char* nf12_gpu_kernel_name(int32_t i) {
+  return i >= 0 && i < runtime::kKernels ? runtime::kKernelNames[i] : nullptr;
+}
+int32_t nf12_gpu_usable(int32_t index, const char** error) {
+  return number_or_error(error, [=] { return usable_gpu(index).has_kernels(); });
+}
+int32_t nf12_gpu_select(int64_t m, int64_t n, int64_t k, int32_t index, int32_t* tokens,
+                        int32_t* splits, const char** error) {
+  return number_or_error(error, [=] {
+    const gpu::Device& device = usable_gpu(index);
+    nf12::PackedView weight = {};
+    weight.n = n;
+    weight.k = k;
+    weight.index_stride = nf12::tile_columns(k);
+    weight.payload_stride_bytes = weight.index_stride * nf12::kTileBytes;
+    const nf12::GemmChoice choice = nf12::select_gemm(
+        gpu::gemm_traits(device), {weight, m > 0 ? m : 1, k});  // m = 0 launches nothing
+    if (!choice) throw std::runtime_error(device.arch() + " has no gemm kernels here");
+    *tokens = choice.tokens;
+    *splits = choice.splits;
+    return nf12::cpu::kLevels + static_cast<int>(choice.path);
+  });
+}
+
+int32_t nf12_pretend_gpu(const char* driver, int32_t index, void* stream, int64_t slice_bytes,
+                         const char** error) {
+  return number_or_error(error, [=] {
+    if (driver != nullptr) runtime::use_driver(driver[0] == '\0' ? nullptr : driver);
+    pretend_gpu(index, stream, slice_bytes);
+    return 0;
+  });
 }

@@ -11,15 +11,6 @@
 namespace nf12::torch_ops {
 namespace {
 
-// What torch says of its last failure, from torch 2.13 on; before, it prints it to stderr only.
-std::string torch_reason() {
-  using What = const char* (*)();
-  static const auto what =
-      reinterpret_cast<What>(dlsym(RTLD_DEFAULT, "torch_exception_get_what_without_backtrace"));
-  const char* text = what == nullptr ? nullptr : what();
-  return text == nullptr ? "" : std::string(": ") + text;
-}
-
 void check_call(AOTITorchError code, const char* op, const char* name, const char* what) {
   if (code != AOTI_TORCH_SUCCESS) [[unlikely]]
     fail(op, name, what, torch_reason());
@@ -38,6 +29,14 @@ int64_t extent(std::span<const int64_t> sizes, std::span<const int64_t> strides)
 }
 
 }  // namespace
+
+std::string torch_reason() {
+  using What = const char* (*)();
+  static const auto what =
+      reinterpret_cast<What>(dlsym(RTLD_DEFAULT, "torch_exception_get_what_without_backtrace"));
+  const char* text = what == nullptr ? nullptr : what();
+  return text == nullptr ? "" : std::string(": ") + text;
+}
 
 const Dtypes& dtypes() {
   static const Dtypes known{aoti_torch_dtype_bfloat16(), aoti_torch_dtype_uint8(),

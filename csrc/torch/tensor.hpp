@@ -64,6 +64,9 @@ class Tensor {
   AtenTensorHandle handle_ = nullptr;
 };
 
+// What torch says of its last failure, from torch 2.13 on; before, it prints it to stderr only.
+std::string torch_reason();
+
 // Number of elements, or -1 if it, or twice it in bytes, exceeds an int64.
 int64_t checked_numel(std::span<const int64_t> shape);
 
