@@ -115,7 +115,11 @@ def run_sanitizer(tool: str) -> dict[str, Any]:
     errors = 0
     for program in PROGRAMS:
         code, output = run_program(
-            ["compute-sanitizer", "--tool", tool, str(BUILD / "bin" / program)],
+            # Errors of calls are the programs' own business: they look for a kernel in each cubin.
+            [
+                *("compute-sanitizer", "--tool", tool, "--report-api-errors", "no"),
+                str(BUILD / "bin" / program),
+            ],
             {"NF12_SEPARATE_ALLOCATIONS": "1"},
         )
         summary = re.search(r"(?:ERROR SUMMARY: |hazards? displayed \()(\d+) error", output)
