@@ -42,8 +42,7 @@ NF12_DEVICE void write_list(const uint32_t (&w)[kLaneWords], IndexWord word, int
     listed += sum.total;
     NF12_NO_UNROLL
     for (; left != 0 && place < word.count; left &= left - 1, ++place) {
-      // Its lowest bit. Not by std::countr_zero: nvcc 13.0 takes it in device code, and what comes
-      // out is a call of something else.
+      // Its lowest bit. Not by std::countr_zero, which nvcc 13.0 takes in device code and makes 32.
       const int i = std::popcount((left & (0u - left)) - 1);
       uint32_t pair = piece[0];
       NF12_UNROLL
