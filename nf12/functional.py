@@ -145,9 +145,9 @@ def gemm(
     chosen = resolve_backend(backend, x.device)
     if kernel == AUTO_KERNEL:
         return gemm_operands(x, packed.operands, bias, chosen)
-    known = kernels(chosen)
+    known = (AUTO_KERNEL, *kernels(chosen))
     if kernel not in known:
-        names = ", ".join((AUTO_KERNEL, *known))
+        names = ", ".join(known)
         raise ValueError(
             f"nf12.gemm: backend {chosen} has no kernel {kernel!r}, must be one of {names}"
         )
@@ -270,6 +270,11 @@ def select(m: int, n: int, k: int, device: torch.device | str = "cpu") -> Select
         return Selection(backend, "torch")
     gpu = () if backend is Backend.CPU else (gpu_index(device.index),)
     return Selection(backend, introspection().select(m, n, k, *gpu))
+
+
+def kernel_or_choice(name: str) -> contextlib.AbstractContextManager[None]:
+    """`use_kernel`, or for "auto" whatever the thread's choice is already."""
+    return contextlib.nullcontext() if name == AUTO_KERNEL else use_kernel(name)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from checkpoints import PACKED, digests, every_kind, write_folder
 from forks import Done, forks
 from reference import realistic_weights
@@ -25,7 +24,7 @@ from typer.testing import CliRunner
 
 import nf12
 from nf12 import checkpoint
-from nf12.cli import app, selftest
+from nf12.cli import app
 from nf12.cli.app import parse_size
 
 MAIN = "from nf12.cli import main; main()"
@@ -317,7 +316,7 @@ def test_plot_without_matplotlib(
     assert not (tmp_path / "out.png").exists()
 
 
-# ---- info and selftest ---------------------------------------------------------------------------
+# ---- info ----------------------------------------------------------------------------------------
 
 
 def test_info() -> None:
@@ -327,42 +326,6 @@ def test_info() -> None:
     done = nf12_command("info")
     for name in ("auto", "hip", "cuda", "cpu", "torch"):
         assert f"backend {name}: " in done.stdout
-
-
-def test_selftest_passes_at_every_level(tmp_path: Path) -> None:
-    done = nf12_command("selftest", "--report", tmp_path / "out.json")
-    assert done.exit_code == 0, done.stdout
-    report = json.loads((tmp_path / "out.json").read_text())
-    assert report["passed"] is True
-    checks = [(r["level"], r["check"]) for r in report["results"]]
-    levels = nf12.info()["cpu"]["supported"]
-    assert checks == [(lv, c) for lv in levels for c in ("pack", "unpack", "gather", "gemm")]
-
-
-@pytest.mark.parametrize("op", ["pack", "unpack", "gather", "gemm"])
-def test_selftest_sees_a_wrong_kernel(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = getattr(torch.ops.nf12, op)
-
-    def wrong(*arguments: Any) -> Any:
-        result = real(*arguments)
-        flat = (result[0] if isinstance(result, tuple) else result).view(-1)
-        if flat.dtype == torch.bfloat16:
-            flat.view(torch.int16)[-1] ^= 0x40
-        else:
-            flat[-1] ^= 1
-        return result
-
-    monkeypatch.setattr(torch.ops.nf12, op, wrong)
-    with pytest.raises(selftest.Mismatch):
-        selftest.CHECKS[op](nf12.info()["cpu"]["highest"])
-
-
-def test_selftest_reports_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
-    crash = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
-    monkeypatch.setattr(selftest, "LEVEL_PROGRAM", crash)
-    done = nf12_command("selftest")
-    assert done.exit_code == 1
-    assert "SIGILL" in done.stdout
 
 
 # ---- sizes ---------------------------------------------------------------------------------------

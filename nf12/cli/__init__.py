@@ -4,7 +4,6 @@ app.py        the commands and their options
 failures.py   exit codes, and errors as one line
 progress.py   bytes, rate and time left on a terminal
 report.py     what commands print
-selftest.py   the shipped kernels against the reference on this machine
 """
 
 from nf12.cli.app import app, main

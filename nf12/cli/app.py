@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -10,9 +11,9 @@ from typing import Annotated, Any, Optional
 import typer
 
 import nf12
-from nf12 import checkpoint
+from nf12 import checkpoint, selftest
 from nf12.checkpoint.plot import save_plot
-from nf12.cli import failures, report, selftest
+from nf12.cli import failures, report
 from nf12.cli.progress import terminal_progress
 
 app = typer.Typer(
@@ -173,16 +174,24 @@ def info(as_json: Json = False) -> None:
 def run_selftest(
     out: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option("--report", help="Write the results and `nf12 info` into this JSON file."),
+        typer.Option(
+            "--report",
+            help="Also validate and time gemm, and write all of it into this JSON file: minutes.",
+        ),
     ] = None,
 ) -> None:
     """Hold the shipped kernels against the reference on this very machine."""
     with failures.exit_codes("selftest"):
-        results = selftest.run()
-        selftest.print_results(results)
+        results = []
+        for result in selftest.run():
+            results.append(result)
+            report.print_result(result)
+        passed = report.print_verdict(results)
         if out is not None:
-            selftest.write_report(results, out)
-        if not all(result.passed for result in results):
+            document = selftest.make_report(results, progress=print)
+            out.write_text(json.dumps(document, indent=2) + "\n")
+            passed = document["passed"]
+        if not passed:
             raise typer.Exit(failures.DIFFERENT)
 
 

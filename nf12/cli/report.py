@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nf12.checkpoint import ConvertReport, InspectReport, UnpackReport, VerifyReport
+from nf12.selftest import Result
 
 SHOWN_DIFFERENCES = 10
 PIPE_WIDTH = 10_000  # nothing tells the width of a pipe, and names must not be cut there
@@ -141,6 +142,19 @@ def print_info(info: dict[str, Any]) -> None:
         print(f"device {name}: {', '.join(facts)}")
     for name, value in info["environment"].items():
         print(f"{name}={value}")
+
+
+def print_result(result: Result) -> None:
+    state = "ok" if result.passed else "FAILED"
+    what = f"{result.target:20} {result.check:10} {result.detail}"
+    print(f"{state:6} {what} ({result.seconds:.2f} s)", flush=True)
+
+
+def print_verdict(results: list[Result]) -> bool:
+    """Whether all passed."""
+    failed = sum(not result.passed for result in results)
+    print(f"{len(results)} checks, {failed} failed" if failed else f"{len(results)} checks passed")
+    return failed == 0
 
 
 def console() -> Console:
