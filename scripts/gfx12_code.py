@@ -26,8 +26,13 @@ class Instruction:
         return self.opcode.startswith(("global_load", "buffer_load")) and "TH_LOAD_NT" in self.text
 
     @property
-    def is_dot(self) -> bool:
-        return self.opcode.startswith("v_dot2_f32_bf16")
+    def is_work(self) -> bool:
+        """What this kernel's loop is there for; each kind of kernel says."""
+        return False
+
+    @classmethod
+    def of(cls, other: Instruction) -> Instruction:
+        return cls(other.address, other.size_bytes, other.text, other.target)
 
 
 def run(*command: str) -> str:
@@ -57,6 +62,13 @@ def notes(code_object: Path) -> tuple[str, dict[str, dict[str, int]]]:
         if "name" in fields:
             kernels[fields["name"]] = {k: int(v) for k, v in fields.items() if v.isdigit()}
     return (target.group(1) if target else "?"), kernels
+
+
+def compiler_of(code_object: Path) -> str:
+    """The compiler's own line: "Debian clang version 22.1.8 (1~deb12u1)"."""
+    text = run(tool("llvm-readelf"), "-p", ".comment", str(code_object))
+    found = re.search(r"\]\s+(.*clang version .*)", text)
+    return found.group(1).strip() if found else "unknown"
 
 
 INSTRUCTION = re.compile(

@@ -125,6 +125,16 @@ def after(state: State, instruction: Instruction) -> tuple[State, bool]:
     return State(read, scalar, vector, vcc_scalar, vcc_vector), stale
 
 
+def through(state: State, block: list[Instruction]) -> tuple[State, list[Instruction]]:
+    """The state behind a block, and the instructions in it that read what may be old."""
+    stale = []
+    for instruction in block:
+        state, is_stale = after(state, instruction)
+        if is_stale:
+            stale.append(instruction)
+    return state, stale
+
+
 def unguarded_reads(code: list[Instruction]) -> list[Instruction]:
     """The instructions of a kernel that may read an old value, on any path."""
     index = {instruction.address: i for i, instruction in enumerate(code)}
@@ -132,15 +142,10 @@ def unguarded_reads(code: list[Instruction]) -> list[Instruction]:
     leaders = sorted({0} | targets | {i + 1 for i, x in enumerate(code) if x.target is not None})
     ends = dict(zip(leaders, [*leaders[1:], len(code)], strict=True))
     entry = {0: State()}
-    stale: set[int] = set()
     work = [0]
     while work:
         leader = work.pop()
-        state = entry[leader]
-        for i in range(leader, ends[leader]):
-            state, is_stale = after(state, code[i])
-            if is_stale:
-                stale.add(i)
+        state, _ = through(entry[leader], code[leader : ends[leader]])
         last = code[ends[leader] - 1]
         nexts = [] if last.opcode in ("s_branch", "s_endpgm") else [ends[leader]]
         if last.target is not None:
@@ -152,4 +157,6 @@ def unguarded_reads(code: list[Instruction]) -> list[Instruction]:
             if following not in entry or joined != entry[following]:
                 entry[following] = joined
                 work.append(following)
-    return [code[i] for i in sorted(stale)]
+    # Only now: the states of all paths are in, as they were when the compiler placed its waits.
+    stale = (through(entry[leader], code[leader : ends[leader]])[1] for leader in sorted(entry))
+    return [instruction for block in stale for instruction in block]

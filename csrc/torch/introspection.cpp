@@ -47,7 +47,8 @@ std::string gpu_targets() {
   const char* last = "";
   for (const nf12::runtime::CodeObject& object : nf12::runtime::code_objects()) {
     if (std::string_view(object.target) == last) continue;
-    names += (names.empty() ? "" : ",") + std::string(object.target);
+    if (!names.empty()) names += ',';
+    names += object.target;
     last = object.target;
   }
   return names;

@@ -126,6 +126,10 @@ NF12_DEVICE void copy_raw(const uint32_t* values, int shift, const DenseStack<ui
       NF12_UNROLL
       for (uint32_t& pair : piece.w) pair = scale_pair(pair, shift);
     }
+    // Here, for all lanes: where none stores, the load would stay unread, and later waits for the
+    // next tile would be for everything.
+    NF12_UNROLL
+    for (uint32_t& pair : piece.w) arch::settle(pair);
     store_piece_of<alignment>(out, place, s, piece.w);
   }
 }
