@@ -113,7 +113,18 @@ ROOMS = {
     "gather": {"arch", "format"},
     "pack": {"arch", "format"},
     "cpu": {"arch", "format"},
-    "torch": {"arch", "format", "cpu", "python/introspection.h"},
+    "runtime": set(),
+    "gpu": {"arch", "format", "gemm", "unpack", "gather", "pack", "cpu", "runtime"},
+    "torch": {
+        "arch",
+        "format",
+        "gemm",
+        "unpack",
+        "cpu",
+        "runtime",
+        "gpu",
+        "python/introspection.h",
+    },
     "python": set(),
 }
 

@@ -1,0 +1,115 @@
+// The choice of a gemm's path: its boundaries, what it never chooses, and its slices.
+#include "csrc/gemm/select.hpp"
+
+#include <string>
+
+#include "tests/cpp/expect.hpp"
+
+namespace nf12::test {
+namespace {
+
+PackedView weight_of(int64_t n, int64_t k) {
+  PackedView w = {};
+  w.n = n;
+  w.k = k;
+  w.index_stride = tile_columns(k);
+  w.payload_stride_bytes = w.index_stride * kTileBytes;
+  return w;
+}
+
+// With every kernel compiled in.
+GemmTraits complete(GemmTraits traits) {
+  traits.fused = 0xFFFF;
+  traits.matrix = 0xF;
+  traits.combine = traits.unpack = true;
+  return traits;
+}
+const GemmTraits kR9700 = complete(rdna4_traits(32));
+const GemmTraits kH200 = [] {
+  GemmTraits traits = complete(nvidia_traits(132));
+  traits.fused = 0;
+  return traits;
+}();
+
+std::string text(const GemmChoice& choice) {
+  if (!choice) return join("refused: ", choice.refusal);
+  return join(name_of(choice.path), " t", choice.tokens, " s", choice.splits);
+}
+std::string selected(const GemmTraits& traits, int64_t m, int64_t n = 4096, int64_t k = 4096) {
+  return text(select_gemm(traits, {weight_of(n, k), m, k}));
+}
+void expect_text(const std::string& got, const std::string& wanted) {
+  EXPECT(got == wanted, got, " instead of ", wanted);
+}
+
+TEST(paths_change_where_the_traits_say) {
+  expect_text(selected(kR9700, 15), "fused t15 s1");
+  expect_text(selected(kR9700, 16), "matrix t16 s4");
+  expect_text(selected(kR9700, kR9700.buffered_from - 1), "matrix t128 s1");
+  expect_text(selected(kR9700, kR9700.buffered_from), "buffered t0 s0");
+  expect_text(selected(kH200, 1), "matrix t16 s16");
+  expect_text(selected(kH200, kH200.buffered_from), "buffered t0 s0");
+}
+
+TEST(a_block_is_as_small_as_the_tokens_allow) {
+  for (const int64_t tokens : kMatrixTokens) {
+    const GemmChoice exact = matrix_choice(kR9700, {weight_of(64, 64), tokens, 64});
+    EXPECT(exact.tokens == tokens, tokens, " tokens in blocks of ", exact.tokens);
+    const GemmChoice more = matrix_choice(kR9700, {weight_of(64, 64), tokens + 1, 64});
+    EXPECT(more.tokens == std::min<int64_t>(2 * tokens, 128), tokens + 1, " in ", more.tokens);
+  }
+}
+
+TEST(a_kernel_that_is_not_there_is_not_chosen) {
+  GemmTraits traits = kR9700;
+  traits.fused &= ~(1u << 7);
+  expect_text(selected(traits, 7), "fused t7 s1");
+  expect_text(selected(traits, 8), "matrix t16 s4");
+  traits.matrix = 0b1001;
+  expect_text(selected(traits, 17), "matrix t128 s4");
+  traits.combine = false;
+  expect_text(selected(traits, 16), "matrix t16 s1");
+  traits.matrix = 0;
+  expect_text(selected(traits, 9), "fused t9 s1");
+  expect_text(selected(traits, 16), "fused t16 s1");
+  expect_text(selected(traits, 17), "buffered t0 s0");
+  traits.unpack = false;
+  expect_text(selected(traits, 17), "refused: is not built for this GPU");
+}
+
+TEST(what_a_path_cannot_take_goes_to_another) {
+  const PackedView w = weight_of(64, 64);
+  const int64_t far = int64_t{1} << 31;
+  expect_text(text(select_gemm(kR9700, {w, 16, far})), "fused t16 s1");
+  expect_text(text(select_gemm(kR9700, {w, 17, far})), "buffered t0 s0");
+  PackedView apart = w;
+  apart.payload_stride_bytes = int64_t{1} << 32;
+  expect_text(text(select_gemm(kR9700, {apart, 1, 64})), "matrix t16 s1");
+  expect_text(text(select_gemm(kR9700, {apart, 1, far})), "buffered t0 s0");
+  expect_text(text(fused_choice(kR9700, {w, 17, 64})), "refused: takes at most 16 tokens");
+}
+
+TEST(grids_stay_within_what_a_launch_can_count) {
+  expect_text(selected(kR9700, 1, INT32_MAX, 64), "matrix t16 s1");
+  expect_text(selected(kR9700, 64, INT32_MAX, 64), "matrix t64 s1");
+  expect_text(selected(kR9700, 128, INT32_MAX, 64), "buffered t0 s0");
+  const int64_t many = int64_t{1} << 32;
+  EXPECT(!matrix_choice(kR9700, {weight_of(16, 64), many, 64}), "tokens past 31 bits");
+}
+
+TEST(slices_are_even_and_bounded) {
+  for (const int64_t n : {1, 16, 17, 4096, 28672, 128256}) {
+    for (const int64_t k : {1, 64, 4096, 28672, 1 << 24}) {
+      const int64_t rows = tile_rows(n), slice = slice_tile_rows_of(n, k);
+      EXPECT(slice >= 1 && slice <= rows, slice, " tile rows of ", rows);
+      EXPECT(slice == 1 || slice * kTileRows * k * 2 <= kSliceBytes, "n ", n, ", k ", k);
+      const int64_t slices = (rows + slice - 1) / slice;
+      EXPECT(slices * slice - rows < slices, "a last slice much smaller: n ", n, ", k ", k);
+    }
+  }
+  EXPECT(slice_tile_rows_of(4096, 4096) == 256, "32 MiB are one slice");
+  EXPECT(slice_tile_rows_of(14336, 4096) == 448, "112 MiB are two");
+}
+
+}  // namespace
+}  // namespace nf12::test
