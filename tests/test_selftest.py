@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from gpu_standin import StandIn
 from torch import Tensor
 from typer.testing import CliRunner
 
 import nf12
 from nf12 import selftest, timing, validation
+from nf12.backend import introspection
 from nf12.cli import app
 from nf12.selftest import checks, targets
 from nf12.selftest.subnormals import CASES, probe
@@ -110,6 +112,30 @@ def test_a_kernel_that_the_build_lacks_is_no_failure(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(torch.ops.nf12, "gemm", gemm)
     by_check = {r.check: r for r in checks.check_target(CPU)}
     assert by_check["gemm"].passed and by_check["gemm"].detail == checks.LEFT_OUT
+
+
+@pytest.fixture
+def pretended_gpu() -> Iterator[StandIn]:
+    """CPU tensors are memory of an R9700 whose driver runs the host model."""
+    driver = StandIn(("gfx1201", 32))
+    with driver.on(0):
+        yield driver
+    introspection().pretend_gpu("", -1)
+
+
+@pytest.mark.parametrize("kernel", ["auto", "fused", "matrix", "buffered"])
+def test_gpu_kernels_pass_in_the_host_model(
+    kernel: str, pretended_gpu: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "_tokens", lambda target: (1, 16))
+    target = selftest.Target(HIP, "cpu", kernel)
+    results = checks.check_target(target)
+    assert [r.check for r in results] == list(target.checks)
+    for result in results:
+        assert result.passed and result.detail != checks.LEFT_OUT, result
+    assert results[-1].facts == dict.fromkeys(CASES, "kept")
+    launched = {name.partition("_")[0] for name in pretended_gpu.kernels()}
+    assert "gemm" in launched or kernel == "buffered"
 
 
 # ---- subnormals ----------------------------------------------------------------------------------

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from gpu_standin import StandIn
 from reference import activations, gemm_bound, gemm_reference, realistic_weights, ulp_bf16
 
 import nf12
-from nf12 import timing, validation
+from nf12 import functional, timing, validation
+from nf12.backend import introspection
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "validate_nf12_ad.py"
 SMALL = ["--shapes", "256x128", "192x100", "--m", "1", "15", "16"]
@@ -112,6 +116,136 @@ def test_data_that_leave_the_range_of_the_bound_fail(
     monkeypatch.setattr(validation, "MAX_REFERENCE", 0.01)
     assert script.main(SMALL) == 1
     assert "must be below 0.01" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("device", ["gfx1200", "gfx1201"])
+def test_hip_in_the_host_model(
+    script: ModuleType, device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As far as a machine without a GPU gets: CPU tensors are memory of a pretended one."""
+    monkeypatch.setattr(validation, "device_of", lambda backend: torch.device("cpu"))
+    for module in (nf12, functional, validation):
+        monkeypatch.setattr(module, "resolve_backend", lambda name, device: nf12.Backend.HIP)
+    monkeypatch.setattr(functional, "gpu_index", lambda index: 0)
+    driver, file = StandIn((device, 32)), tmp_path / "out.json"
+    with driver.on(0):
+        status = script.main(["--backend", "hip", *SMALL, "--json", str(file)])
+    introspection().pretend_gpu("", -1)
+    data = json.loads(file.read_text())
+    assert status == 0 and data["backend"] == "hip" and data["passed"], data
+    kernels = [(row["m"], row["kernel"]) for row in data["rows"]]
+    assert kernels == [(1, "fused"), (15, "fused"), (16, "matrix")] * 2
+    launched = set(driver.kernels())
+    assert {"pack_survey_a16", "gemm_fused_m1", "gemm_fused_m15", "gemm_matrix_t16"} <= launched
+
+
+def test_a_wrong_result_of_a_timed_call_is_seen(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The values that count are those of the timed calls, not of one made for the purpose."""
+    real, calls = validation.gemm, []
+
+    def stale(*arguments: Any, **options: Any) -> torch.Tensor:
+        calls.append(1)
+        y = real(*arguments, **options)
+        return y if len(calls) < 5 else torch.zeros_like(y)
+
+    monkeypatch.setattr(validation, "gemm", stale)
+    assert script.main(["--shapes", "256x128", "--m", "1"]) == 1
+
+
+def test_the_first_gpu_with_kernels_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    reasons = {("hip", 0): "gfx1036 has no kernels", ("hip", 1): None}
+    monkeypatch.setattr(
+        validation, "unavailable_reason", lambda backend, index: reasons.get((backend, index), "no")
+    )
+    for backend, device in (
+        ("hip", "cuda:1"), ("auto", "cuda:1"), ("torch", "cuda:0"), ("cpu", "cpu"),
+        ("cuda", "cuda"),
+    ):  # fmt: skip
+        assert validation.device_of(backend) == torch.device(device), backend
+    reasons["hip", 1] = "no"
+    assert validation.device_of("auto") == torch.device("cuda:0"), "for backend torch"
+
+
+# ---- how time is taken ---------------------------------------------------------------------------
+
+
+class FakeGraphs:
+    """torch.cuda as far as timing.py goes: what happens in which order, and how long it takes."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.log: list[str] = []
+        self.clock_ms = 0.0
+        cuda = torch.cuda
+        patch.setattr(cuda, "device", lambda device: contextlib.nullcontext())
+        patch.setattr(cuda, "CUDAGraph", lambda: Graph(self))
+        patch.setattr(cuda, "graph", lambda graph: graph.capture())
+        patch.setattr(cuda, "Event", lambda enable_timing: Event(self))
+        patch.setattr(timing, "CacheFlush", lambda device: lambda: self.log.append("flush"))
+
+
+class Graph:
+    def __init__(self, fake: FakeGraphs) -> None:
+        self.fake = fake
+
+    @contextlib.contextmanager
+    def capture(self) -> Iterator[None]:
+        before = len(self.fake.log)
+        yield
+        self.captured = self.fake.log[before:]
+        del self.fake.log[before:]
+
+    def replay(self) -> None:
+        self.fake.log += self.captured
+        self.fake.clock_ms += 0.001 * sum(float(call[1:].split("@")[0]) for call in self.captured)
+
+
+class Event:
+    def __init__(self, fake: FakeGraphs) -> None:
+        self.fake = fake
+
+    def record(self) -> None:
+        self.at = self.fake.clock_ms
+
+    def synchronize(self) -> None:
+        self.fake.log.append("wait")
+
+    def elapsed_time(self, end: Event) -> float:
+        return end.at - self.at
+
+
+def test_graphs_between_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "SECONDS", 0.0)
+    fake = FakeGraphs(monkeypatch)
+
+    def call(us: int) -> timing.Call:
+        def run(copy: int) -> torch.Tensor:
+            fake.log.append(f"c{us}@{copy}")
+            return torch.full((1,), float(us))
+
+        return run
+
+    dense, ours = timing.alternate((call(20), call(10)), torch.device("cuda"), capturable=True)
+    assert round(dense.cold_us, 6) == round(dense.warm_us, 6) == 20
+    assert round(ours.cold_us, 6) == round(ours.warm_us, 6) == 10
+    assert ours.result.item() == 10
+    copies = range(timing.GPU_COPIES)
+    cold = ["flush", *(f"c20@{i}" for i in copies), "wait"]
+    cold += ["flush", *(f"c10@{i}" for i in copies), "wait"]
+    warm = ["c20@0" for _ in copies] + ["wait"] + ["c10@0" for _ in copies] + ["wait"]
+    turns = 1 + timing.MIN_TURNS
+    assert fake.log == ["c20@0", "c10@0", *cold * turns, *warm * turns]
+
+
+def test_flush_is_twice_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NF12_LLC_BYTES", str(64 << 20))
+    assert timing.flush_bytes(torch.device("cuda")) == 128 << 20
+    assert timing.flush_bytes(torch.device("cpu")) == 128 << 20
+    monkeypatch.delenv("NF12_LLC_BYTES")
+    properties = SimpleNamespace(L2_cache_size=50 << 20)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    assert timing.flush_bytes(torch.device("cuda")) == 100 << 20
 
 
 @pytest.mark.parametrize("backend", ["hip", "cuda"])
