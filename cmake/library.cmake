@@ -47,3 +47,5 @@ target_link_libraries(nf12 PRIVATE -Wl,--no-as-needed ${NF12_TORCH_DIR}/lib/libt
                                    -Wl,--as-needed ${CMAKE_DL_LIBS})
 set_target_properties(nf12 PROPERTIES SKIP_BUILD_RPATH ON)
 install(TARGETS nf12 LIBRARY DESTINATION lib)
+# nf12/backend.py tells from it whether another build would have kernels for a GPU.
+install(FILES csrc/arch/targets.json DESTINATION lib)

@@ -12,8 +12,10 @@ from __future__ import annotations
 import enum
 import functools
 import importlib
+import json
 import os
 import platform
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -135,9 +137,10 @@ def unavailable_reason(backend: Backend | str, index: int | None = None) -> str 
     missing = library_missing()
     if missing is not None or backend is Backend.CPU:
         return missing
-    if not _held_targets(backend):
-        return f"this build of libnf12.so holds no {backend} kernels"
-    if not torch.cuda.is_available() or gpu_backend() is not backend:
+    seen = torch.cuda.is_available() and gpu_backend() is backend
+    if not seen:
+        if not _held_targets(backend):
+            return f"this build of libnf12.so holds no {backend} kernels"
         return f"torch {torch.__version__} sees no {backend} device"
     indices = range(torch.cuda.device_count()) if index is None else [index]
     problems = [_gpu_problem(backend, i) for i in indices]
@@ -153,12 +156,25 @@ def _held_targets(backend: Backend) -> list[str]:
 def _gpu_problem(backend: Backend, index: int) -> str | None:
     """Why GPU `index` cannot run the kernels of `backend`, None if it can."""
     arch, held = gpu_arch(index), _held_targets(backend)
-    # By the exact name: gfx1250 is no gfx12 of these, and a near miss would run wrong code. NVIDIA
-    # code also serves later GPUs, as far as the driver takes it.
-    if backend is Backend.HIP and arch not in held:
-        return f"{arch} has no kernels in this build, which holds {', '.join(held)}"
+    # AMD's by the exact name: gfx1250 is no gfx12 of these, and a near miss would run wrong code.
+    # NVIDIA's code is one file that also serves later GPUs, as far as the driver takes it.
+    target = arch if backend is Backend.HIP else "sm"
+    if backend is Backend.HIP and arch not in listed_targets():
+        return f"{arch} has no kernels, those with some are {', '.join(listed_targets())}"
+    if target not in held:
+        return (
+            f"this build of libnf12.so holds no kernels for {arch}, build it with "
+            f"NF12_GPU_TARGETS={target}"
+        )
     problem: str | None = introspection().gpu_problem(index)
     return problem
+
+
+@functools.cache
+def listed_targets() -> tuple[str, ...]:
+    """The AMD GPUs that there are kernels for, whether or not this build holds them."""
+    text = (Path(__file__).parent / "lib" / "targets.json").read_text()
+    return tuple(json.loads(text)["gfx12"])
 
 
 def has_kernels(device: torch.device) -> bool:

@@ -247,10 +247,13 @@ class _TorchGemm(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class Selection:
-    """What `gemm` would run: a backend and the name of its kernel."""
+    """What `gemm` would run: a backend, the name of its kernel, and on a GPU the tokens of a block
+    (0: buffered) and the splits of K."""
 
     backend: Backend
     kernel: str
+    tokens: int = 0
+    splits: int = 0
 
 
 def kernels(backend: Backend | str) -> tuple[str, ...]:
@@ -268,8 +271,9 @@ def select(m: int, n: int, k: int, device: torch.device | str = "cpu") -> Select
     backend = resolve_backend("auto", device)
     if backend is Backend.TORCH:
         return Selection(backend, "torch")
-    gpu = () if backend is Backend.CPU else (gpu_index(device.index),)
-    return Selection(backend, introspection().select(m, n, k, *gpu))
+    if backend is Backend.CPU:
+        return Selection(backend, introspection().select(m, n, k))
+    return Selection(backend, **introspection().select_gpu(m, n, k, gpu_index(device.index)))
 
 
 def kernel_or_choice(name: str) -> contextlib.AbstractContextManager[None]:

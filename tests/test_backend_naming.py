@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -93,7 +94,7 @@ def test_a_backend_without_a_device_is_refused_with_the_reason(
 
 ROCM, CUDA = "7.1", None
 RDNA4 = ["gfx1200", "gfx1201"]
-NVIDIA = ["sm_80", "sm_90a"]
+NVIDIA = ["sm"]
 
 
 class FakeMachine:
@@ -135,9 +136,9 @@ class FakeMachine:
     def gpu_kernels(self) -> list[str]:
         return ["fused", "matrix", "buffered"]
 
-    def select(self, *arguments: int) -> str:
+    def select_gpu(self, *arguments: int) -> dict[str, Any]:
         self.selected.append(arguments)
-        return "fused"
+        return {"kernel": "fused", "tokens": arguments[0], "splits": 2}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)
@@ -162,7 +163,7 @@ def machine(fresh: pytest.MonkeyPatch) -> FakeMachine:
         (ROCM, "gfx1200", ["gfx1201"], "torch"),
         (ROCM, "gfx1201", NVIDIA, "torch"),
         (CUDA, "sm_90", NVIDIA, "cuda"),
-        (CUDA, "sm_120", ["sm"], "cuda"),
+        (CUDA, "sm_120", NVIDIA, "cuda"),
         (CUDA, "sm_90", RDNA4, "torch"),
         (CUDA, "sm_90", [], "torch"),
     ],
@@ -184,9 +185,28 @@ def test_each_gpu_is_judged_by_its_own_name(machine: FakeMachine) -> None:
     machine.current = 1
     assert resolve_backend("auto", "cuda") is Backend.HIP, "the current GPU"
     assert resolve_backend("hip", "cuda:1") is Backend.HIP
-    with pytest.raises(BackendUnavailable, match=r"gfx1036 has no kernels .* gfx1200, gfx1201"):
+    with pytest.raises(BackendUnavailable, match=r"gfx1036 has no kernels, .* gfx1200, gfx1201"):
         resolve_backend("hip", "cuda:0")
     assert backend.unavailable_reason("hip") is None, "one of them can"
+
+
+def test_a_gpu_that_another_build_would_serve(machine: FakeMachine) -> None:
+    for hip, arch, targets, name in (
+        (ROCM, "gfx1201", [], "gfx1201"),
+        (ROCM, "gfx1200", ["gfx1201", "sm"], "gfx1200"),
+        (CUDA, "sm_90", ["gfx1201"], "sm"),
+    ):
+        machine(hip, [arch], targets)
+        own = backend.gpu_backend()
+        with pytest.raises(BackendUnavailable) as caught:
+            resolve_backend(own, "cuda")
+        assert f"no kernels for {arch}, build it with NF12_GPU_TARGETS={name}" in str(caught.value)
+        assert backend.unavailable_reason(own) in str(caught.value)
+
+
+def test_the_listed_gpus_are_those_of_the_source() -> None:
+    source = Path(__file__).parents[1] / "csrc" / "arch" / "targets.json"
+    assert list(backend.listed_targets()) == json.loads(source.read_text())["gfx12"]
 
 
 def test_info_tells_why_a_gpu_gets_torch(machine: FakeMachine) -> None:
@@ -210,10 +230,10 @@ def test_a_driver_that_refuses_the_code_is_quoted(machine: FakeMachine) -> None:
 def test_select_asks_for_the_gpu_it_is_given(machine: FakeMachine) -> None:
     machine(ROCM, ["gfx1201", "gfx1201"], RDNA4)
     machine.current = 1
-    assert nf12.select(15, 64, 128, "cuda:0") == nf12.Selection(Backend.HIP, "fused")
-    assert nf12.select(16, 64, 128, "cuda") == nf12.Selection(Backend.HIP, "fused")
+    assert nf12.select(15, 64, 128, "cuda:0") == nf12.Selection(Backend.HIP, "fused", 15, 2)
+    assert nf12.select(16, 64, 128, "cuda") == nf12.Selection(Backend.HIP, "fused", 16, 2)
     assert nf12.select(1, 64, 128, "cpu").backend is Backend.CPU
-    assert machine.selected == [(15, 64, 128, 0), (16, 64, 128, 1), (1, 64, 128)]
+    assert machine.selected == [(15, 64, 128, 0), (16, 64, 128, 1)]
 
 
 def test_kernels_by_backend(machine: FakeMachine) -> None:
