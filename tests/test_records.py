@@ -1,9 +1,11 @@
-"""Records of proofs on other machines: the CPU levels (scripts/prove_cpu_levels.py), and the
-operators with other versions of torch and Python (scripts/prove_operators.py)."""
+"""Records of proofs on other machines: the CPU levels (scripts/prove_cpu_levels.py), the operators
+with other versions of torch and Python (scripts/prove_operators.py), and the GPU kernels on a card
+(scripts/prove_nvidia.py)."""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -15,6 +17,7 @@ import nf12
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import prove_cpu_levels as proofs
+import prove_nvidia as card
 import prove_operators as operators
 import table
 
@@ -66,6 +69,29 @@ def test_operator_record_shows_no_failure(path: Path) -> None:
     assert len(record["source_hash"]) == len(record["library_sha256"]) == 64
     if record["source_hash"] != proofs.source_hash(tuple(record["sources"])):
         warnings.warn(f"{path.name}, {record['date']}, is stale", stacklevel=1)
+
+
+@pytest.mark.parametrize("name", card.read_records())
+def test_card_record_shows_no_difference(name: str) -> None:
+    """Every kernel in the library's list ran there, checked in every way the script knows."""
+    record = card.read_records()[name]
+    listed = (card.ROOT / "csrc" / "runtime" / "kernels.hpp").read_text()
+    kernels = {f"nf12_{kernel}" for kernel in re.findall(r"\bK\((\w+)\)", listed)}
+    assert len(kernels) > 30 and set(record["cases"]) == kernels
+    assert record["tests"] > 40 and record["failed"] == 0
+    clean = {"ran": True, "errors": 0}
+    assert record["sanitizer"] == dict.fromkeys(card.SANITIZERS, clean)
+    assert all(count >= 8 for count in record["cases"].values())
+    if card.files_hash(record["sources"]) != record["source_hash"]:
+        warnings.warn(f"{name}, {record['date']}, is stale", stacklevel=1)
+
+
+def test_a_card_record_names_what_was_compiled() -> None:
+    (record,) = card.read_records().values()
+    for source in ("csrc/gemm/fused/kernel.hpp", "csrc/arch/nvidia/policy.hpp"):
+        assert source in record["sources"]
+    assert card.files_hash(["csrc/gone.hpp"]) == ""
+    assert card.files_hash(record["sources"][1:]) != card.files_hash(record["sources"])
 
 
 def test_the_readme_shows_the_results() -> None:
