@@ -29,30 +29,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import nf12
-from nf12.validation import gemm_bound, gemm_reference
+from nf12.timing import cache_bytes
+from nf12.validation import gemm_bound, gemm_reference, make_weight
 
 SHAPES = ((4096, 4096), (4096, 14336), (896, 4864))  # k x n
 TOKENS = (1, 8, 64)
-ESCAPE_RATE, ESCAPED_TILES = 3.3e-4, 0.1  # of all weights; the tiles that hold them (format.md)
+ESCAPE_RATE = 3.3e-4  # of all weights, all of them in a tenth of the tiles
 MIN_CALLS = 5
 HEADER = (
     f"{'k x n':>12} {'m':>4} {'kernel':>12} {'bf16 us':>10} {'fp32 us':>10} {'nf12 us':>10} "
     f"{'x bf16':>7} {'x fp32':>7} {'GB/s':>7} {'of read':>7} {'violations':>10}"
 )
-
-
-def make_weight(n: int, k: int, seed: int) -> Tensor:
-    """w ~ N(0, (0.3 / sqrt k)^2) [n, k] with zeros and tiny values in a tenth of the tiles."""
-    generator = torch.Generator().manual_seed(seed)
-    scale = 0.3 / k**0.5
-    w = torch.randn(n, k, generator=generator).mul_(scale)
-    least = torch.tensor(scale * 2.0**-9)  # the window of 16 exponents then holds all but escapes
-    w = torch.where(w.abs() < least, torch.copysign(least, w), w).bfloat16()
-    tiles = torch.rand(-(-n // 16), -(-k // 64), generator=generator) < ESCAPED_TILES
-    in_tiles = tiles.repeat_interleave(16, 0)[:n].repeat_interleave(64, 1)[:, :k]
-    hit = in_tiles & (torch.rand(n, k, generator=generator) < ESCAPE_RATE / ESCAPED_TILES)
-    w[hit] = torch.where(w[hit] > 0, 0.0, 2.0**-40).bfloat16()
-    return w
 
 
 def count_violations(y: Tensor, x: Tensor, w: Tensor) -> int:
@@ -93,23 +80,15 @@ def read_ceiling_gb_per_s() -> float:
     return data.nbytes / best / 1e9
 
 
-def last_level_cache_bytes() -> int:
-    """The largest cache that Linux lists for the first core; 32 MiB where it lists none."""
-    sizes = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
-    units = {"K": 1 << 10, "M": 1 << 20}
-    texts = [path.read_text().strip() for path in sizes]
-    return max((int(text[:-1]) * units[text[-1]] for text in texts), default=32 << 20)
-
-
 def bench_shape(
     k: int, n: int, tokens: list[int], ceiling: float, options: argparse.Namespace
 ) -> list[dict[str, object]]:
-    w = make_weight(n, k, seed=0)
+    w = make_weight(n, k, torch.Generator().manual_seed(0), ESCAPE_RATE)
     packed = nf12.pack(w)
     assert isinstance(packed, nf12.PackedWeight)
     payload, index, escapes, *integers = packed.operands
     packed_bytes = payload.nbytes + index.nbytes + escapes.nbytes
-    enough = -(-2 * last_level_cache_bytes() // packed_bytes)
+    enough = -(-2 * cache_bytes(w.device) // packed_bytes)
     copies = max(2, enough) if options.mode == "cold" else 1
     dense = [w.clone() for _ in range(copies)]
     single = [w.float() for _ in range(copies)]
