@@ -1,0 +1,219 @@
+"""The operators on a real GPU of this machine: results, streams, threads, graphs, several GPUs.
+What needs no card is in test_gpu_runtime.py."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from reference import (
+    GuardedBuffer,
+    activations,
+    assert_bits_equal,
+    assert_gemm_close,
+    bits,
+    from_bits,
+    realistic_weights,
+    special_weights,
+)
+from torch import Tensor
+
+import nf12
+from nf12 import _C  # type: ignore[attr-defined]
+
+ops = torch.ops.nf12
+Packed = tuple[Tensor, Tensor, Tensor, int, int, int]
+
+GPUS = [
+    torch.device("cuda", i) for i in range(torch.cuda.device_count()) if _C.gpu_problem(i) is None
+]
+pytestmark = pytest.mark.skipif(not GPUS, reason="no GPU here that libnf12.so has kernels for")
+several_gpus = pytest.mark.skipif(len(GPUS) < 2, reason="needs two GPUs with kernels")
+DEVICE = GPUS[0] if GPUS else torch.device("cpu")
+
+
+def pack(weight: Tensor, device: torch.device = DEVICE) -> Packed:
+    """By the CPU, then moved."""
+    payload, index, escapes, meta = ops.pack(weight)
+    _, n, k, base = meta.tolist()
+    return payload.to(device), index.to(device), escapes.to(device), n, k, base
+
+
+def with_gaps(x: Tensor) -> Tensor:
+    """The same values on the GPU, rows at odd addresses and further apart."""
+    storage = torch.full((1 + x.shape[0] * (x.shape[1] + 3),), 7.0, dtype=x.dtype, device=DEVICE)
+    view = storage[1:].view(x.shape[0], x.shape[1] + 3)[:, : x.shape[1]]
+    return view.copy_(x)
+
+
+def multiply(x: Tensor, packed: Packed, bias: Tensor | None = None) -> Tensor:
+    """From an x with gaps into the middle of a guarded buffer; back on the CPU."""
+    y = GuardedBuffer.create(x.shape[0], packed[3])
+    storage = from_bits(bits(y.storage)).to(DEVICE)
+    view = storage.as_strided(y.view.shape, y.view.stride(), y.view.storage_offset())
+    on_gpu = None if bias is None else bias.to(DEVICE)
+    ops.gemm.out(with_gaps(x), *packed, on_gpu, out=view)
+    y.storage.copy_(storage)
+    y.check()
+    return y.view.clone()
+
+
+@pytest.mark.parametrize("m", (1, 2, 7, 8, 15, 16, 17, 33, 64, 65, 128, 130, 255, 256, 1024))
+def test_gemm_of_every_token_count(m: int) -> None:
+    for n, k in ((48, 200), (4096, 1024), (17, 4160)):
+        weight, bias = realistic_weights(n, k, tile_share=0.5), activations(n, seed=2)
+        x = activations(m, k)
+        assert_gemm_close(multiply(x, pack(weight), bias), x, weight, bias, f"n {n} k {k}")
+
+
+@pytest.mark.parametrize("k", (1, 63, 64, 65, 4096, 4104, 14336))
+def test_gemm_of_every_shape(k: int) -> None:
+    for n in (1, 15, 16, 17, 300):
+        weight = special_weights(n, k, finite=True)
+        packed = pack(weight)
+        for m in (1, 5, 18, 70):
+            x = activations(m, k)
+            assert_gemm_close(multiply(x, packed), x, weight, what=f"n {n} m {m}")
+
+
+@pytest.mark.parametrize("path", _C.gpu_kernels())
+def test_gemm_by_every_path(path: str) -> None:
+    if path == "fused" and torch.version.hip is None:
+        pytest.skip("this version has no fused kernels for NVIDIA")
+    weight = realistic_weights(200, 1000, tile_share=0.5)
+    packed, x = pack(weight), activations(9, 1000)
+    with nf12.use_kernel(path):
+        assert_gemm_close(multiply(x, packed), x, weight)
+
+
+def test_equal_calls_give_equal_bits() -> None:
+    packed = pack(realistic_weights(64, 8192))
+    for m in (1, 16, 64):
+        x = activations(m, 8192).to(DEVICE)
+        first = ops.gemm(x, *packed)
+        for _ in range(20):
+            assert_bits_equal(ops.gemm(x, *packed), first)
+
+
+@pytest.mark.parametrize("lead", ((), (3,)))
+@pytest.mark.parametrize("k", (1, 66, 200))
+def test_weights_come_back(lead: tuple[int, ...], k: int) -> None:
+    weight = special_weights(*lead, 333, k, share=0.05)
+    assert_bits_equal(ops.unpack(*pack(weight)).cpu(), weight)
+    for got, wanted in zip(ops.pack(weight.to(DEVICE)), ops.pack(weight), strict=True):
+        assert torch.equal(got.cpu(), wanted)
+
+
+def test_gather() -> None:
+    weight = special_weights(333, 200)
+    ids = torch.tensor([[0, 332, 5], [-1, 333, 1 << 40]])
+    rows = ops.gather(ids.to(DEVICE), *pack(weight)).cpu()
+    assert_bits_equal(rows[0], weight[ids[0]])
+    assert bool((bits(rows[1]) == 0x7FFF).all())
+
+
+def test_check_says_what_the_cpu_says() -> None:
+    payload, index, escapes, *sizes = pack(special_weights(3, 33, 130), torch.device("cpu"))
+    ops.check(payload.to(DEVICE), index.to(DEVICE), escapes.to(DEVICE), *sizes, 1)
+    index[1, 2, 1] = 65
+    texts = []
+    for device in (torch.device("cpu"), DEVICE):
+        with pytest.raises(RuntimeError) as error:
+            ops.check(payload.to(device), index.to(device), escapes.to(device), *sizes, 1)
+        texts.append(str(error.value).splitlines()[0])
+    assert texts[0] == texts[1]
+
+
+def test_work_is_ordered_on_torchs_stream() -> None:
+    """A weight and an x that the stream has just been told to write, behind a long kernel."""
+    weight = realistic_weights(512, 4096)
+    payload, index, escapes, *sizes = pack(weight)
+    x = activations(4, 4096)
+    stream = torch.cuda.Stream(DEVICE)
+    stream.wait_stream(torch.cuda.current_stream(DEVICE))
+    with torch.cuda.stream(stream):
+        late = torch.zeros_like(payload)
+        big = torch.randn(4096, 4096, device=DEVICE)
+        for _ in range(20):
+            big = big @ big * 1e-3
+        late.copy_(payload)
+        y = ops.gemm(x.to(DEVICE), late, index, escapes, *sizes)
+    stream.synchronize()
+    assert_gemm_close(y.cpu(), x, weight)
+
+
+@pytest.mark.parametrize("device", GPUS[-1:])
+def test_a_fresh_thread(device: torch.device) -> None:
+    weight = realistic_weights(64, 4096)
+    packed, x, results = pack(weight, device), activations(2, 4096), []
+    on_gpu = x.to(device)
+    thread = threading.Thread(target=lambda: results.append(ops.gemm(on_gpu, *packed)))
+    thread.start()
+    thread.join()
+    assert_gemm_close(results[0].cpu(), x, weight)
+
+
+@several_gpus
+def test_another_gpu_than_the_current_one() -> None:
+    weight = realistic_weights(64, 4096)
+    x = activations(2, 4096)
+    for device in GPUS:
+        with torch.cuda.device(GPUS[0]):
+            y = ops.gemm(x.to(device), *pack(weight, device))
+            assert torch.cuda.current_device() == GPUS[0].index
+        assert y.device == device
+        assert_gemm_close(y.cpu(), x, weight)
+
+
+def test_a_captured_first_call() -> None:
+    """In a process of its own: modules load while the stream is captured."""
+    code = """
+import torch, nf12
+from reference import activations, assert_gemm_close, realistic_weights
+ops, weight = torch.ops.nf12, realistic_weights(64, 4096)
+payload, index, escapes, meta = ops.pack(weight)
+packed = (payload.cuda(), index.cuda(), escapes.cuda(), *meta[1:].tolist())
+x = torch.zeros(2, 4096, dtype=torch.bfloat16, device="cuda")
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    y = ops.gemm(x, *packed)
+for seed in range(3):
+    values = activations(2, 4096, seed=seed)
+    x.copy_(values)
+    graph.replay()
+    assert_gemm_close(y.cpu(), values, weight)
+print("replayed")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["replayed"]
+
+
+def test_gradients() -> None:
+    weight, bias = realistic_weights(48, 200), activations(48)
+    packed = pack(weight)
+    x = activations(5, 200).to(DEVICE).requires_grad_()
+    b = bias.to(DEVICE).requires_grad_()
+    dy = activations(5, 48, seed=4)
+    ops.gemm(x, *packed, b).backward(dy.to(DEVICE))
+    assert x.grad is not None and b.grad is not None
+    assert_gemm_close(x.grad.cpu(), dy, weight.t())
+    assert torch.allclose(b.grad.cpu().double(), dy.double().sum(0), rtol=2**-7, atol=2**-7)
+
+
+def test_compiled() -> None:
+    weight = realistic_weights(48, 200)
+    packed = pack(weight)
+    compiled = torch.compile(
+        lambda x: torch.relu(ops.gemm(x, *packed)), fullgraph=True, mode="reduce-overhead"
+    )
+    for seed in range(4):
+        x = activations(5, 200, seed=seed)
+        y = compiled(x.to(DEVICE)).cpu()
+        assert_bits_equal(y, torch.relu(ops.gemm(x.to(DEVICE), *packed)).cpu())
