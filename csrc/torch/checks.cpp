@@ -248,9 +248,4 @@ void check_weight(const char* op, const Tensor& weight, int64_t base) {
   if (base != -1) check_range(op, "base", base, kMinBase, kMaxBase);
 }
 
-void check_kernels(const char* op, Device device) {
-  if (!device.is_cpu()) [[unlikely]]
-    fail(op, device_text(device), " has no kernels in this build, use backend torch");
-}
-
 }  // namespace nf12::torch_ops

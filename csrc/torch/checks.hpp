@@ -55,7 +55,4 @@ void check_ids(const char* op, const Tensor& ids, const Packed& w);
 // weight [N, K] or [X, N, K] BF16 and base -1 or 96..128.
 void check_weight(const char* op, const Tensor& weight, int64_t base);
 
-// There are kernels for the CPU in this build.
-void check_kernels(const char* op, Device device);
-
 }  // namespace nf12::torch_ops

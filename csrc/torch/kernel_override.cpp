@@ -16,7 +16,8 @@ int number_from_environment() {
   if (name.empty() || name == "auto") return kNoOverride;
   std::string known;
   for (int number = 0; number < kKernelNames; ++number) {
-    known += (number == 0 ? "" : ", ") + std::string(kernel_name(number));
+    if (number > 0) known += ", ";
+    known += kernel_name(number);
     if (name != kernel_name(number)) continue;
     if (is_level(number) && !cpu::level_supported(static_cast<cpu::Level>(number)))
       throw std::runtime_error("nf12: NF12_KERNEL is " + name + ", this machine supports up to " +
