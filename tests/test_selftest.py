@@ -107,11 +107,30 @@ def test_backend_torch_passes() -> None:
 
 def test_a_kernel_that_the_build_lacks_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     def gemm(*arguments: object) -> Tensor:
-        raise RuntimeError("nf12::gemm: kernel fused has no kernels for this GPU: sm_90, m 1")
+        raise RuntimeError("nf12::gemm: kernel fused is not built for this GPU: sm_90, m 1")
 
     monkeypatch.setattr(torch.ops.nf12, "gemm", gemm)
     by_check = {r.check: r for r in checks.check_target(CPU)}
     assert by_check["gemm"].passed and by_check["gemm"].detail == checks.LEFT_OUT
+    source = Path(__file__).parents[1] / "csrc" / "gemm" / "select.hpp"
+    assert f'"{checks.LEFT_OUT}"' in source.read_text(), "these are the operator's words"
+
+
+@pytest.mark.parametrize("kernel", ["matrix", "buffered"])
+def test_only_torchs_own_matmul_may_round_the_product(
+    kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rounded_twice(target: object, x: Tensor, operands: Any, bias: Tensor) -> Tensor:
+        return exact(x, nf12.packing.unpack_spec(*operands)) + bias
+
+    monkeypatch.setattr(checks, "_gemm", rounded_twice)
+    facts: dict[str, str] = {}
+    target = selftest.Target(nf12.Backend.CPU, "cpu", kernel)
+    if kernel == "buffered":
+        checks.CHECKS["gemm"](target, facts)
+    else:
+        with pytest.raises(selftest.Mismatch, match="times the bound"):
+            checks.CHECKS["gemm"](target, facts)
 
 
 @pytest.fixture
