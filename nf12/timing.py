@@ -4,13 +4,15 @@ Cold: what the last-level cache held is pushed out first, and each copy of the w
 so that weights come from memory as they do in a model. Warm: the same copy again and again.
 
 On a GPU the calls over all copies are one graph between two events: neither the host's time nor the
-events' own blurs a call of a few microseconds. Calls that cannot be captured run one by one.
+events' own blurs a call of a few microseconds. Calls that cannot be captured run one by one, and a
+Timing says so.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +39,7 @@ class Timing:
     cold_us: float
     warm_us: float
     result: Tensor
+    is_graph: bool  # else one call after the other, the host's time included
 
 
 def copies_for(device: torch.device) -> int:
@@ -49,17 +52,32 @@ def alternate(calls: Sequence[Call], device: torch.device, *, capturable: bool) 
 
     capturable: whether all of them may run while a GPU graph is captured.
     """
-    copies = copies_for(device)
     flush = CacheFlush(device)
     with torch.inference_mode():
         for call in calls:
             call(0)  # first calls load and allocate
-        cold = [_Runs(call, list(range(copies)), device, capturable) for call in calls]
-        warm = [_Runs(call, [0] * copies, device, capturable) for call in calls]
+        cold, warm = _prepare(calls, device, capturable and device.type == "cuda")
         cold_us = _turns(cold, flush)
         results = [runs.result.clone() for runs in cold]
         warm_us = _turns(warm, None)
-    return [Timing(*fields) for fields in zip(cold_us, warm_us, results, strict=True)]
+    are_graphs = [runs.graph is not None for runs in cold]
+    return [Timing(*fields) for fields in zip(cold_us, warm_us, results, are_graphs, strict=True)]
+
+
+def _prepare(
+    calls: Sequence[Call], device: torch.device, capture: bool
+) -> tuple[list[_Runs], list[_Runs]]:
+    """For each call its runs over all copies, and over the first one as often."""
+    copies = copies_for(device)
+    try:
+        cold = [_Runs(call, list(range(copies)), device, capture) for call in calls]
+        warm = [_Runs(call, [0] * copies, device, capture) for call in calls]
+    except RuntimeError as error:
+        if not capture:
+            raise
+        warnings.warn(f"nf12: timed call by call, since capture failed: {error}", stacklevel=2)
+        return _prepare(calls, device, capture=False)
+    return cold, warm
 
 
 def _turns(contenders: Sequence[_Runs], flush: CacheFlush | None) -> list[float]:
@@ -77,12 +95,12 @@ class _Runs:
     """One call after the other over the given copies."""
 
     def __init__(
-        self, call: Call, copies: Sequence[int], device: torch.device, capturable: bool
+        self, call: Call, copies: Sequence[int], device: torch.device, capture: bool
     ) -> None:
         self.call, self.copies, self.device = call, copies, device
         self.result: Tensor
         self.graph = None
-        if device.type == "cuda" and capturable:
+        if capture:
             self.graph = torch.cuda.CUDAGraph()
             with torch.cuda.device(device), torch.cuda.graph(self.graph):
                 self._run_all()

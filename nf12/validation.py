@@ -49,6 +49,7 @@ class Row:
     nf12_us: float
     dense_warm_us: float
     nf12_warm_us: float
+    timed_as: str  # "graph" or "calls", see timing.py
     packed_bytes: int
     violations: int  # of 2e-3 + 2e-3 |ref|
     violations_any_scale: int
@@ -192,6 +193,7 @@ def _row(case: _Case, x: Tensor, reference: Tensor, terms: Tensor) -> Row:
         nf12_us=ours.cold_us,
         dense_warm_us=dense.warm_us,
         nf12_warm_us=ours.warm_us,
+        timed_as="graph" if ours.is_graph else "calls",
         packed_bytes=case.packed[0].nbytes,
         violations=_count_outside(error, 2e-3 + 2e-3 * reference.abs()),
         violations_any_scale=_count_outside(error, gemm_bound(reference, terms, k)),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import torch
@@ -39,6 +40,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_as_a_program() -> None:
     result = subprocess.run(
         [sys.executable, str(SCRIPT), "--backend", "CPU", *SMALL, "--json"],
+        env=os.environ | {"NF12_LLC_BYTES": str(1 << 20)},
         capture_output=True,
         text=True,
         timeout=120,
@@ -61,6 +63,7 @@ def test_passes_and_prints(
     assert shapes == [(k, n, m) for k, n in ((256, 128), (192, 100)) for m in (1, 15, 16)]
     assert data["seed"] == 3
     for row in data["rows"]:
+        assert row["timed_as"] == "calls"
         assert row["passed"] and row["violations"] == row["violations_any_scale"] == 0
         assert 1e-3 < row["rms_rel"] < 2.4e-3, "the rounding of the result to BF16"
         assert 0 < row["max_abs_ref"] < 2
@@ -139,7 +142,9 @@ def test_hip_in_the_host_model(
     assert {"pack_survey_a16", "gemm_fused_m1", "gemm_fused_m15", "gemm_matrix_t16"} <= launched
 
 
-def test_a_wrong_result_of_a_timed_call_is_seen(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_result_of_a_timed_call_is_seen(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The values that count are those of the timed calls, not of one made for the purpose."""
     real, calls = validation.gemm, []
 
@@ -229,13 +234,33 @@ def test_graphs_between_events(monkeypatch: pytest.MonkeyPatch) -> None:
     dense, ours = timing.alternate((call(20), call(10)), torch.device("cuda"), capturable=True)
     assert round(dense.cold_us, 6) == round(dense.warm_us, 6) == 20
     assert round(ours.cold_us, 6) == round(ours.warm_us, 6) == 10
-    assert ours.result.item() == 10
+    assert ours.result.item() == 10 and ours.is_graph and dense.is_graph
     copies = range(timing.GPU_COPIES)
     cold = ["flush", *(f"c20@{i}" for i in copies), "wait"]
     cold += ["flush", *(f"c10@{i}" for i in copies), "wait"]
     warm = ["c20@0" for _ in copies] + ["wait"] + ["c10@0" for _ in copies] + ["wait"]
     turns = 1 + timing.MIN_TURNS
     assert fake.log == ["c20@0", "c10@0", *cold * turns, *warm * turns]
+
+
+def test_what_cannot_be_captured_is_timed_call_by_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "SECONDS", 0.0)
+    fake = FakeGraphs(monkeypatch)
+
+    def refuse(graph: Graph) -> NoReturn:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(torch.cuda, "graph", refuse)
+
+    def call(copy: int) -> torch.Tensor:
+        fake.clock_ms += 0.03
+        return torch.ones(1)
+
+    with pytest.warns(UserWarning, match="since capture failed: operation not permitted"):
+        (times,) = timing.alternate([call], torch.device("cuda"), capturable=True)
+    assert not times.is_graph and round(times.cold_us, 6) == round(times.warm_us, 6) == 30
+    (again,) = timing.alternate([call], torch.device("cuda"), capturable=False)
+    assert not again.is_graph
 
 
 def test_flush_is_twice_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
