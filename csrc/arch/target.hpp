@@ -26,9 +26,17 @@
 //   arrive(words) settle(value)             fences for one value: its uses stay below, its making
 //   hold_order()                            above; and one for all that the scheduler could move
 //   reread_arguments(params)                for rare paths: frees the registers elsewhere
+//   sync_wave()                             the wave's lanes see each other's shared memory
+//   copy_shared16_if await_copies           16 bytes from global to shared memory, meanwhile
+//   prefetch(pointer) load16_if(wanted,..)  toward the L2 cache; a load or the value as it was
+//   start_successor() await_predecessor()   dependent launch: the next kernel may start; the one
+//                                           before is done, with all it wrote
+//   HalfSums multiply_half_fragment         a matrix step of 16 rows x 8 tokens
+//                                           (these five lines: not on gfx12)
 //   NF12_KERNEL(threads), _OF(threads, registers)
 //   NF12_SHARED(type, name, count)          memory of a block: name.load(i), name.store(i, value),
 //                                           name.add(i, value) atomically
+//   NF12_SHARED_AT_LAUNCH(type, name, count) likewise, its bytes given by the launch
 #pragma once
 #include <cstddef>
 #include <cstdint>

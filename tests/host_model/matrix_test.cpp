@@ -11,7 +11,7 @@
 #include "csrc/gemm/matrix/instances/configs.hpp"
 #include "csrc/gemm/matrix/kernel.hpp"
 #include "csrc/gemm/matrix/launch.hpp"
-#include "tests/cpp/codec.hpp"
+#include "tests/host_model/gemm_problem.hpp"
 #include "tests/host_model/machine.hpp"
 
 namespace nf12::test {
@@ -38,54 +38,13 @@ void run_shape(int tokens, const GemmParams& p) {
 // The smallest shape that takes all tokens in one block.
 int shape_of(int64_t m) { return m <= 16 ? 16 : m <= 32 ? 32 : m <= 64 ? 64 : 128; }
 
-float value_of(uint16_t bits) { return float_from_bf16(bits); }
-uint16_t exact_bits(double value) {
-  const auto as_float = static_cast<float>(value);
-  const auto bits = static_cast<uint16_t>(__builtin_bit_cast(uint32_t, as_float) >> 16);
-  EXPECT(value_of(bits) == value, value, " is not a BF16 value");
-  return bits;
-}
-
-// x [m, k] with a gap after each row; NaN in the gaps shows as NaN in y if it is ever multiplied.
-struct Activations {
-  int64_t m, k, stride;
-  GuardedBuffer<uint16_t> storage;
-  int64_t offset;
-
-  Activations(int64_t m, int64_t k, int64_t gap, int64_t offset)
-      : m(m), k(k), stride(k + gap), storage(offset + (m - 1) * stride + k), offset(offset) {
-    for (int64_t i = 0; i < storage.size(); ++i) storage[i] = 0x7FC0;
-  }
-  uint16_t* data() { return storage.data() + offset; }
-  uint16_t& at(int64_t token, int64_t column) { return data()[token * stride + column]; }
-};
-
-struct Problem {
-  Weights w;
-  PackedBytes packed;
-  Activations x;
-  std::vector<uint16_t> bias;  // empty: none
+struct Problem : GemmProblem {
   int splits = 1;
   int tokens;  // of a block
 
   Problem(int64_t m, int64_t n, int64_t k, int64_t x_gap = 0, int64_t x_offset = 0)
-      : w(1, n, k), x(m, k, x_gap, x_offset), tokens(shape_of(m)) {}
-  void pack(int base = -1) { packed = test::pack(w, base, kOneThread, cpu::Level::kPortable); }
-  PackedView view() const { return view_of(packed, w.n, w.k); }
+      : GemmProblem(m, n, k, x_gap, x_offset), tokens(shape_of(m)) {}
 };
-
-GemmParams params_of(Problem& problem, const PackedView& view, uint16_t* y, int64_t y_stride) {
-  GemmParams p = {};
-  p.weight = view;
-  p.x = problem.x.data();
-  p.x_stride = problem.x.stride;
-  p.bias = problem.bias.empty() ? nullptr : problem.bias.data();
-  p.y = y;
-  p.y_stride = y_stride;
-  p.m = static_cast<int32_t>(problem.x.m);
-  p.scale = std::ldexp(1.0f, -scale_shift(view.base));
-  return p;
-}
 
 // The kernel over all blocks; the gaps between rows of y must stay as they were.
 std::vector<uint16_t> run_matrix(Problem& problem, const PackedView& view, uint64_t seed) {
@@ -136,14 +95,6 @@ std::vector<uint16_t> run_matrix(Problem& problem, const PackedView& view, uint6
   return out;
 }
 
-// BF16 bits of w * 2^s, and of what padding columns decode to.
-uint16_t scaled_bits(uint16_t bits, int base) {
-  const uint32_t exponent = bits >> 7 & 0xFF;
-  if (exponent == 0xFF) return bits;  // infinities, and NaN with its payload
-  const float scaled = std::ldexp(value_of(bits), scale_shift(base));
-  return static_cast<uint16_t>(__builtin_bit_cast(uint32_t, scaled) >> 16);
-}
-
 // The order of the model's multiply_fragment and of matrix/kernel.hpp, written down once more.
 std::vector<uint16_t> reference(Problem& problem, const PackedView& view) {
   using arch::Fragments;
@@ -189,88 +140,9 @@ std::vector<uint16_t> reference(Problem& problem, const PackedView& view) {
   return out;
 }
 
-bool is_nan(uint16_t bits) { return (bits & 0x7FFF) > 0x7F80; }
-
-void expect_same(const std::vector<uint16_t>& got, const std::vector<uint16_t>& wanted, int64_t n,
-                 const std::string& what) {
-  EXPECT(got.size() == wanted.size(), what, ": ", got.size(), " outputs");
-  for (size_t i = 0; i < std::min(got.size(), wanted.size()); ++i) {
-    // Which NaN comes out depends on the order of an instruction's operands, and no GPU promises
-    // it.
-    if (got[i] == wanted[i] || (is_nan(got[i]) && is_nan(wanted[i]))) continue;
-    EXPECT(false, what, ": token ", i / n, ", row ", i % n, " is ", value_of(got[i]), ", wanted ",
-           value_of(wanted[i]));
-    return;
-  }
-}
-
 std::string name_of(const Problem& problem) {
   return join("m ", problem.x.m, ", n ", problem.w.n, ", k ", problem.w.k, ", x stride ",
               problem.x.stride, ", splits ", problem.splits, ", block of ", problem.tokens);
-}
-
-// Any order of FP32 sums: the error is at most ulp_bf16(reference) / 2 + (k / 16 + 1) 2^-23 sum |x
-// w|, the bias a term of the sum. A result that is not finite must be the same, unless some order
-// of the sum overflows on its way.
-void expect_within_bound(const std::vector<uint16_t>& got, const std::vector<uint16_t>& wanted,
-                         Problem& problem, const std::string& what) {
-  const int64_t n = problem.w.n, k = problem.w.k;
-  EXPECT(got.size() == wanted.size(), what, ": ", got.size(), " outputs");
-  for (size_t i = 0; i < std::min(got.size(), wanted.size()); ++i) {
-    const int64_t token = i / n, row = i % n;
-    if (got[i] == wanted[i] || (is_nan(got[i]) && is_nan(wanted[i]))) continue;
-    double reference = problem.bias.empty() ? 0 : value_of(problem.bias[row]);
-    double magnitude = std::abs(reference);
-    for (int64_t j = 0; j < k; ++j) {
-      const double product =
-          double{value_of(problem.x.at(token, j))} * value_of(problem.w.at(0, row, j));
-      reference += product;
-      magnitude += std::abs(product);
-    }
-    if (std::ldexp(magnitude, scale_shift(problem.packed.base)) >= 0x1p127 &&
-        std::isfinite(magnitude))
-      continue;
-    const double ulp = std::ldexp(1.0, std::ilogb(reference) - 7);
-    const double bound = ulp / 2 + (k / 16.0 + 1) * 0x1p-23 * magnitude;
-    if (std::isfinite(reference) && std::abs(value_of(got[i]) - reference) <= bound) continue;
-    EXPECT(false, what, ": token ", token, ", row ", row, " is ", value_of(got[i]), ", wanted ",
-           reference, ", bound ", bound);
-    return;
-  }
-}
-
-// Small integers: every sum is exact in FP32, so the result is the integer product, rounded once.
-void fill_integers(Problem& problem, Random& random) {
-  for (int64_t row = 0; row < problem.w.n; ++row)
-    for (int64_t k = 0; k < problem.w.k; ++k)
-      problem.w.at(0, row, k) = exact_bits(static_cast<int>(random() % 7) - 3);
-  for (int64_t t = 0; t < problem.x.m; ++t)
-    for (int64_t k = 0; k < problem.x.k; ++k)
-      problem.x.at(t, k) = exact_bits(static_cast<int>(random() % 5) - 2);
-}
-
-std::vector<uint16_t> integer_product(Problem& problem) {
-  std::vector<uint16_t> out;
-  for (int64_t t = 0; t < problem.x.m; ++t)
-    for (int64_t row = 0; row < problem.w.n; ++row) {
-      double sum = problem.bias.empty() ? 0 : value_of(problem.bias[row]);
-      for (int64_t k = 0; k < problem.w.k; ++k)
-        sum += double{value_of(problem.x.at(t, k))} * value_of(problem.w.at(0, row, k));
-      const auto as_float = static_cast<float>(sum);
-      out.push_back(bf16_from_float_bits(__builtin_bit_cast(uint32_t, as_float)));
-    }
-  return out;
-}
-
-// Values of a model, and among them anything a BF16 can be.
-void fill_model(Problem& problem, Random& random, int rarity) {
-  fill_like_a_model(problem.w, random, rarity);
-  for (int64_t t = 0; t < problem.x.m; ++t)
-    for (int64_t k = 0; k < problem.x.k; ++k) {
-      const auto sign = static_cast<uint16_t>(random() % 2 << 15);
-      problem.x.at(t, k) =
-          static_cast<uint16_t>(sign | (118 + random() % 12) << 7 | (random() & 0x7F));
-    }
 }
 
 void expect_integers_right(Problem& problem, Random& random) {

@@ -71,6 +71,64 @@ TEST(a_removed_barrier_is_reported) {
   }
 }
 
+// As above, but only within a wave, or across both, and with a meeting of the wave alone.
+template <int distance, bool with_sync>
+std::string rotate_in_waves(uint64_t seed) {
+  return report_of(
+      [] {
+        NF12_SHARED(uint32_t, slots, kLanes);
+        slots.store(thread(), thread());
+        if (with_sync) arch::sync_wave();
+        const int from = (thread() / distance * distance + (thread() + 1) % distance) % kLanes;
+        EXPECT(slots.load(from) == static_cast<uint32_t>(from), "lane read another's");
+      },
+      {}, seed);
+}
+
+TEST(a_meeting_of_the_wave_orders_its_lanes_only) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    const std::string ordered = rotate_in_waves<arch::kWave, true>(seed);
+    EXPECT(ordered.empty(), ordered);
+    expect_report(rotate_in_waves<arch::kWave, false>(seed), "shared slots[");
+    expect_report(rotate_in_waves<kLanes, true>(seed), "shared slots[");
+  }
+}
+
+TEST(halves_of_a_word_may_have_two_writers) {
+  const auto halves = [](bool with_sync) {
+    return report_of([with_sync] {
+      NF12_SHARED(uint32_t, slots, kLanes);
+      const int first = arch::wave() * arch::kWave, lane = arch::lane();
+      slots.store(thread(), 0);
+      if (with_sync) arch::sync_wave();
+      arch::store_shared2(slots, 2 * first + lane, static_cast<uint16_t>(lane));
+      arch::sync_wave();
+      const uint32_t even = lane / 2 * 2;
+      EXPECT(slots.load(first + lane / 2) == (even | (even + 1) << 16), "lane ", lane);
+    });
+  };
+  EXPECT(halves(true).empty(), halves(true));
+  expect_report(halves(false), "shared slots[");
+}
+
+TEST(a_copy_lands_when_it_is_awaited) {
+  alignas(16) uint8_t source[16 * kLanes];
+  for (int i = 0; i < 16 * kLanes; ++i) source[i] = static_cast<uint8_t>(i);
+  const auto copy = [&](bool with_wait) {
+    return report_of(
+        [&, with_wait] {
+          NF12_SHARED(uint32_t, slots, 4 * kLanes);
+          arch::copy_shared16_if(true, slots, 4 * thread(), source + 16 * thread());
+          if (with_wait) arch::await_copies();
+          const uint32_t wanted = 0x03020100u + 0x10101010u * (thread() % 16);
+          EXPECT(slots.load(4 * thread()) == wanted, "not the bytes copied");
+        },
+        {{source, sizeof(source), false, "source"}});
+  };
+  EXPECT(copy(true).empty(), copy(true));
+  expect_report(copy(false), "which nobody wrote");
+}
+
 TEST(two_writers_of_one_shared_word_are_reported) {
   expect_report(report_of([] {
                   NF12_SHARED(uint32_t, slots, kLanes);

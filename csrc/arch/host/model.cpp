@@ -21,14 +21,20 @@
 
 namespace nf12::arch::host {
 
-// One word of shared memory; lanes and epochs of its last accesses, -1 for none.
+// The last access of one kind to a word: by whom, -1 for nobody, in which epoch of the block, after
+// how many sync_wave of the lane's wave.
+struct Access {
+  int lane = -1;
+  int epoch = -1;
+  uint64_t syncs = 0;
+  bool several_lanes = false, several_waves = false;  // since the last barrier
+};
+
+// One word of shared memory.
 struct SharedWord {
   uint32_t bits = 0;
-  int writer = -1, write_epoch = -1;
-  int reader = -1, read_epoch = -1;
-  bool several_readers = false;
-  int adder = -1, add_epoch = -1;  // atomic: adds do not race with each other
-  bool several_adders = false;
+  Access write, read;
+  Access add;  // atomic, or of a half: these do not race with each other
 };
 
 struct SharedArray {
@@ -48,6 +54,13 @@ struct Passed {
   uint64_t value;
 };
 
+// Of 16 bytes to shared memory.
+struct Copy {
+  SharedArray* array;
+  int i;
+  Words<4> words;
+};
+
 struct Fiber {
   ucontext_t context;
   char* stack = nullptr;
@@ -58,6 +71,8 @@ struct Fiber {
   uint32_t deposits[2] = {};  // the last two values brought to a meeting: a lane may be one ahead
   uint64_t exchanges = 0;     // likewise for exchange
   bool signalled = false;     // between signal_block and wait_block
+  uint64_t syncs = 0;         // sync_wave so far
+  std::vector<Copy> copies = {};  // on their way
 };
 
 struct Block {
@@ -257,15 +272,23 @@ SharedWord& shared_word(SharedArray* array, int i, const char* access) {
   report(text.str());
 }
 
-// Whether another lane has added to the word in this epoch.
-bool added_by_others(const SharedWord& word) {
-  return word.add_epoch == current->epoch &&
-         (word.several_adders || word.adder != current->running);
+// Whether an access by another lane is ordered before the current lane by no barrier.
+bool races(const Access& access) {
+  if (access.epoch != current->epoch) return false;
+  if (access.several_waves || access.lane / kWave != current->running / kWave) return true;
+  const bool by_others = access.several_lanes || access.lane != current->running;
+  return by_others && access.syncs == self().syncs;
 }
 
-bool read_by_others(const SharedWord& word) {
-  return word.read_epoch == current->epoch &&
-         (word.several_readers || word.reader != current->running);
+void note(Access& access) {
+  const bool fresh = access.epoch != current->epoch;
+  const bool other_wave = access.lane / kWave != current->running / kWave;
+  access.several_waves = !fresh && (access.several_waves || other_wave);
+  access.several_lanes = !fresh && access.syncs == self().syncs &&
+                         (access.several_lanes || access.lane != current->running);
+  access.lane = current->running;
+  access.epoch = current->epoch;
+  access.syncs = self().syncs;
 }
 
 // Of the current lane at its wave's next meeting.
@@ -289,44 +312,53 @@ SharedArray* shared_array(const char* name, int count) {
 
 uint32_t shared_load(SharedArray* array, int i) {
   SharedWord& word = shared_word(array, i, "read");
-  if (word.writer < 0) {
+  if (word.write.lane < 0) {
     std::ostringstream text;
     text << "read of shared " << array->name << "[" << i << "], which nobody wrote";
     report(text.str());
   }
-  if (word.write_epoch == current->epoch && word.writer != current->running)
-    report_race(array, i, "read", "wrote", word.writer);
-  if (added_by_others(word)) report_race(array, i, "read", "added to", word.adder);
-  word.several_readers = word.read_epoch == current->epoch &&
-                         (word.several_readers || word.reader != current->running);
-  word.reader = current->running;
-  word.read_epoch = current->epoch;
+  if (races(word.write)) report_race(array, i, "read", "wrote", word.write.lane);
+  if (races(word.add)) report_race(array, i, "read", "added to", word.add.lane);
+  note(word.read);
   return word.bits;
 }
 
 void shared_store(SharedArray* array, int i, uint32_t bits) {
   SharedWord& word = shared_word(array, i, "write");
-  if (word.write_epoch == current->epoch && word.writer != current->running)
-    report_race(array, i, "write", "wrote", word.writer);
-  if (read_by_others(word)) report_race(array, i, "write", "read", word.reader);
-  if (added_by_others(word)) report_race(array, i, "write", "added to", word.adder);
+  if (races(word.write)) report_race(array, i, "write", "wrote", word.write.lane);
+  if (races(word.read)) report_race(array, i, "write", "read", word.read.lane);
+  if (races(word.add)) report_race(array, i, "write", "added to", word.add.lane);
   word.bits = bits;
-  word.writer = current->running;
-  word.write_epoch = current->epoch;
+  note(word.write);
 }
 
+namespace {
+
+SharedWord& word_to_change(SharedArray* array, int i, const char* access) {
+  SharedWord& word = shared_word(array, i, access);
+  if (word.write.lane < 0)
+    report(std::string(access) + " of shared " + array->name + "[" + std::to_string(i) +
+           "], which nobody wrote");
+  if (races(word.write)) report_race(array, i, access, "wrote", word.write.lane);
+  if (races(word.read)) report_race(array, i, access, "read", word.read.lane);
+  note(word.add);
+  return word;
+}
+
+}  // namespace
+
 void shared_add(SharedArray* array, int i, uint32_t value) {
-  SharedWord& word = shared_word(array, i, "add");
-  if (word.writer < 0)
-    report("add to shared " + array->name + "[" + std::to_string(i) + "], which nobody wrote");
-  if (word.write_epoch == current->epoch && word.writer != current->running)
-    report_race(array, i, "add", "wrote", word.writer);
-  if (read_by_others(word)) report_race(array, i, "add", "read", word.reader);
-  word.several_adders =
-      word.add_epoch == current->epoch && (word.several_adders || word.adder != current->running);
-  word.adder = current->running;
-  word.add_epoch = current->epoch;
-  word.bits += value;
+  word_to_change(array, i, "add").bits += value;
+}
+
+void shared_store_half(SharedArray* array, int half, uint16_t value) {
+  uint32_t& bits = word_to_change(array, half / 2, "write of half").bits;
+  const int shift = half % 2 * 16;
+  bits = (bits & ~(0xFFFFu << shift)) | uint32_t{value} << shift;
+}
+
+void shared_copy(SharedArray* array, int i, const Words<4>& words) {
+  self().copies.push_back({array, i, words});
 }
 
 void check_read(const void* p, int bytes, int alignment) { buffer_of(p, bytes, alignment, "read"); }
@@ -427,6 +459,18 @@ void sync_block() {
 
 uint32_t broadcast(uint32_t value, int from) {
   return host::meet_wave("broadcast", static_cast<uint64_t>(from), value, from);
+}
+
+void sync_wave() {
+  host::meet_wave("sync_wave", host::self().syncs, 0, 0);
+  ++host::self().syncs;
+}
+
+void await_copies() {
+  const std::vector<host::Copy> landed = std::move(host::self().copies);
+  host::self().copies.clear();
+  for (const host::Copy& copy : landed)
+    for (int j = 0; j < 4; ++j) host::shared_store(copy.array, copy.i + j, copy.words.w[j]);
 }
 
 void signal_block() {

@@ -41,6 +41,7 @@ struct Launch {
   int waves;
   uint64_t seed;
   std::vector<Buffer> buffers;
+  int shared_bytes = 0;  // for a card: shared memory whose size the launch decides
 };
 
 void run(const Launch& launch, const std::function<void()>& kernel);

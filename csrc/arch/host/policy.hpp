@@ -12,8 +12,10 @@
 #define NF12_KERNEL_OF(threads, registers) inline void
 #define NF12_UNROLL
 #define NF12_NO_UNROLL
+#define NF12_UNROLL_BY(count)
 #define NF12_SHARED(type, name, count) \
   const nf12::arch::Shared<type> name { nf12::arch::host::shared_array(#name, count) }
+#define NF12_SHARED_AT_LAUNCH(type, name, count) NF12_SHARED(type, name, count)
 
 #include "csrc/arch/fragments.hpp"
 
@@ -30,6 +32,10 @@ SharedArray* shared_array(const char* name, int count);
 uint32_t shared_load(SharedArray* array, int i);
 void shared_store(SharedArray* array, int i, uint32_t bits);
 void shared_add(SharedArray* array, int i, uint32_t value);
+// Of half a word: several lanes may write different halves of one.
+void shared_store_half(SharedArray* array, int half, uint16_t value);
+// Lands at this lane's next await_copies, not before.
+void shared_copy(SharedArray* array, int i, const Words<4>& words);
 // Throws unless [p, p + bytes) lies in a registered buffer and p is aligned to `alignment`.
 void check_read(const void* p, int bytes, int alignment);
 void check_write(const void* p, int bytes, int alignment);
@@ -232,5 +238,52 @@ inline void multiply_fragment(const uint32_t* w, int step, const Words<4>& x, Ma
     sums.values[s] = sum;
   }
 }
+
+// One step of one tile and 8 tokens, with the map of MmaFragments: half `half` of `x` holds a
+// lane's four columns. Columns in ascending order, as above.
+struct HalfSums {
+  float values[4] = {};
+};
+inline void multiply_half_fragment(const uint32_t* w, int step, const Words<4>& x, int half,
+                                   HalfSums& sums) {
+  const Words<8>* all = host::exchange(
+      "multiply_half_fragment", {{w[2 * step], w[2 * step + 1], w[8 + 2 * step], w[9 + 2 * step],
+                                  x.w[2 * half], x.w[2 * half + 1], 0, 0}});
+  const auto low = [](uint32_t pair) { return __builtin_bit_cast(float, pair << 16); };
+  const auto high = [](uint32_t pair) { return __builtin_bit_cast(float, pair & 0xFFFF0000u); };
+  for (int s = 0; s < 4; ++s) {
+    const int row = MmaFragments::sum_row(lane(), s), token = MmaFragments::sum_token(lane(), s);
+    float sum = sums.values[s];
+    for (int column = 0; column < 64; column += MmaFragments::kRunColumns) {
+      const uint32_t* a = &all[MmaFragments::owner(row, column)].w[row / 8 * 2];
+      const uint32_t* b = &all[MmaFragments::owner(token, column)].w[4];
+      for (int i = 0; i < 2; ++i) {
+        sum += low(a[i]) * low(b[i]);
+        sum += high(a[i]) * high(b[i]);
+      }
+    }
+    sums.values[s] = sum;
+  }
+}
+
+void sync_wave();
+inline uint32_t multiply_high(uint32_t a, uint32_t b) {
+  return static_cast<uint32_t>(uint64_t{a} * b >> 32);
+}
+inline void prefetch(const void* p) { host::check_read(p, 1, 1); }
+inline void load16_if(bool wanted, const void* p, Words<4>& words) {
+  if (wanted) words = read_global<Words<4>>(p, 0, 16);
+}
+inline void store_shared2(const Shared<uint32_t>& shared, int half, uint16_t value) {
+  host::shared_store_half(shared.array, half, value);
+}
+inline void copy_shared16_if(bool wanted, const Shared<uint32_t>& shared, int i, const uint8_t* p) {
+  host::check_shared_alignment(i, 4);
+  if (wanted) host::shared_copy(shared.array, i, read_global<Words<4>>(p, 0, 16));
+}
+void await_copies();
+// Kernels run one after another here.
+inline void start_successor() {}
+inline void await_predecessor() {}
 
 }  // namespace nf12::arch

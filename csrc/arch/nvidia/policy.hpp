@@ -8,8 +8,15 @@
 #define NF12_KERNEL_OF(threads, registers) NF12_KERNEL(threads)
 #define NF12_UNROLL _Pragma("unroll")
 #define NF12_NO_UNROLL _Pragma("unroll 1")
+#define NF12_UNROLL_BY(count) NF12_PRAGMA(unroll count)
+#define NF12_PRAGMA(text) _Pragma(#text)
 #define NF12_SHARED(type, name, count)                \
   __shared__ __align__(16) type name##_memory[count]; \
+  const nf12::arch::Shared<type> name { name##_memory }
+
+// More than 48 KiB are given by the launch; one array a kernel.
+#define NF12_SHARED_AT_LAUNCH(type, name, count)        \
+  extern __shared__ __align__(16) type name##_memory[]; \
   const nf12::arch::Shared<type> name { name##_memory }
 
 #include "csrc/arch/fragments.hpp"
@@ -17,7 +24,9 @@
 namespace nf12::arch {
 
 NF12_DEVICE int lane() { return threadIdx.x % kWave; }
-NF12_DEVICE int wave() { return threadIdx.x / kWave; }
+// From lane 0: ptxas then knows it to be uniform, and keeps what follows from it in scalar
+// registers.
+NF12_DEVICE int wave() { return __shfl_sync(0xFFFFFFFFu, threadIdx.x / kWave, 0); }
 NF12_DEVICE int block_x() { return blockIdx.x; }
 NF12_DEVICE int block_y() { return blockIdx.y; }
 NF12_DEVICE void sync_block() { __syncthreads(); }
@@ -205,6 +214,59 @@ NF12_DEVICE void multiply_fragment(const uint32_t* w, int step, const Words<4>& 
         : "r"(w[2 * step]), "r"(w[8 + 2 * step]), "r"(w[2 * step + 1]), "r"(w[9 + 2 * step]),
           "r"(x.w[2 * half]), "r"(x.w[2 * half + 1]));
   }
+}
+
+// One step of one tile and 8 tokens: half `half` of `x` holds its columns.
+struct HalfSums {
+  float values[4] = {};
+};
+NF12_DEVICE void multiply_half_fragment(const uint32_t* w, int step, const Words<4>& x, int half,
+                                        HalfSums& sums) {
+  float* d = sums.values;
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+      "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(w[2 * step]), "r"(w[8 + 2 * step]), "r"(w[2 * step + 1]), "r"(w[9 + 2 * step]),
+        "r"(x.w[2 * half]), "r"(x.w[2 * half + 1]));
+}
+
+NF12_DEVICE void sync_wave() { __syncwarp(); }
+NF12_DEVICE uint32_t multiply_high(uint32_t a, uint32_t b) { return __umulhi(a, b); }
+NF12_DEVICE void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
+// Not ld.global.nc: that is not ordered by await_predecessor.
+NF12_DEVICE void load16_if(bool wanted, const void* p, Words<4>& words) {
+  asm volatile(
+      "{\n.reg .pred wanted;\nsetp.ne.u32 wanted, %5, 0;\n"
+      "@wanted ld.global.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+      : "+r"(words.w[0]), "+r"(words.w[1]), "+r"(words.w[2]), "+r"(words.w[3])
+      : "l"(p), "r"(static_cast<uint32_t>(wanted))
+      : "memory");
+}
+NF12_DEVICE void store_shared2(const Shared<uint32_t>& shared, int half, uint16_t value) {
+  reinterpret_cast<uint16_t*>(shared.memory)[half] = value;
+}
+NF12_DEVICE void copy_shared16_if(bool wanted, const Shared<uint32_t>& shared, int i,
+                                  const uint8_t* p) {
+  asm volatile(
+      "{\n.reg .pred wanted;\nsetp.ne.u32 wanted, %2, 0;\n"
+      "@wanted cp.async.cg.shared.global [%0], [%1], 16;\n}" ::"r"(
+          static_cast<uint32_t>(__cvta_generic_to_shared(shared.memory + i))),
+      "l"(p), "r"(static_cast<uint32_t>(wanted))
+      : "memory");
+}
+NF12_DEVICE void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+// Dependent launch, sm_90 and later; without the attribute of the launch both do nothing.
+NF12_DEVICE void start_successor() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+NF12_DEVICE void await_predecessor() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 
 }  // namespace nf12::arch

@@ -1,0 +1,150 @@
+// A gemm on packed weights as the tests of its kernels pose it: data, references, comparisons.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "csrc/gemm/epilogue.hpp"
+#include "csrc/gemm/params.hpp"
+#include "tests/cpp/codec.hpp"
+
+namespace nf12::test {
+
+inline float value_of(uint16_t bits) { return float_from_bf16(bits); }
+inline uint16_t exact_bits(double value) {
+  const auto as_float = static_cast<float>(value);
+  const auto bits = static_cast<uint16_t>(__builtin_bit_cast(uint32_t, as_float) >> 16);
+  EXPECT(value_of(bits) == value, value, " is not a BF16 value");
+  return bits;
+}
+
+// x [m, k] with a gap after each row; NaN in the gaps shows as NaN in y if it is ever multiplied.
+struct Activations {
+  int64_t m, k, stride;
+  GuardedBuffer<uint16_t> storage;
+  int64_t offset;
+
+  Activations(int64_t m, int64_t k, int64_t gap, int64_t offset)
+      : m(m), k(k), stride(k + gap), storage(offset + (m - 1) * stride + k), offset(offset) {
+    for (int64_t i = 0; i < storage.size(); ++i) storage[i] = 0x7FC0;
+  }
+  uint16_t* data() { return storage.data() + offset; }
+  uint16_t& at(int64_t token, int64_t column) { return data()[token * stride + column]; }
+};
+
+struct GemmProblem {
+  Weights w;
+  PackedBytes packed;
+  Activations x;
+  std::vector<uint16_t> bias;  // empty: none
+
+  GemmProblem(int64_t m, int64_t n, int64_t k, int64_t x_gap = 0, int64_t x_offset = 0)
+      : w(1, n, k), x(m, k, x_gap, x_offset) {}
+  void pack(int base = -1) { packed = test::pack(w, base, kOneThread, cpu::Level::kPortable); }
+  PackedView view() const { return view_of(packed, w.n, w.k); }
+};
+
+inline GemmParams params_of(GemmProblem& problem, const PackedView& view, uint16_t* y,
+                            int64_t y_stride) {
+  GemmParams p = {};
+  p.weight = view;
+  p.x = problem.x.data();
+  p.x_stride = problem.x.stride;
+  p.bias = problem.bias.empty() ? nullptr : problem.bias.data();
+  p.y = y;
+  p.y_stride = y_stride;
+  p.m = static_cast<int32_t>(problem.x.m);
+  p.scale = std::ldexp(1.0f, -scale_shift(view.base));
+  return p;
+}
+
+// BF16 bits of w * 2^s, and of what padding columns decode to.
+inline uint16_t scaled_bits(uint16_t bits, int base) {
+  const uint32_t exponent = bits >> 7 & 0xFF;
+  if (exponent == 0xFF) return bits;  // infinities, and NaN with its payload
+  const float scaled = std::ldexp(value_of(bits), scale_shift(base));
+  return static_cast<uint16_t>(__builtin_bit_cast(uint32_t, scaled) >> 16);
+}
+
+inline bool is_nan(uint16_t bits) { return (bits & 0x7FFF) > 0x7F80; }
+
+inline void expect_same(const std::vector<uint16_t>& got, const std::vector<uint16_t>& wanted,
+                        int64_t n, const std::string& what) {
+  EXPECT(got.size() == wanted.size(), what, ": ", got.size(), " outputs");
+  for (size_t i = 0; i < std::min(got.size(), wanted.size()); ++i) {
+    // Which NaN comes out depends on the order of an instruction's operands, and no GPU promises
+    // it.
+    if (got[i] == wanted[i] || (is_nan(got[i]) && is_nan(wanted[i]))) continue;
+    EXPECT(false, what, ": token ", i / n, ", row ", i % n, " is ", value_of(got[i]), ", wanted ",
+           value_of(wanted[i]));
+    return;
+  }
+}
+
+// Any order of FP32 sums: the error is at most ulp_bf16(reference) / 2 + (k / 16 + 1) 2^-23 sum |x
+// w|, the bias a term of the sum. A result that is not finite must be the same, unless some order
+// of the sum overflows on its way.
+inline void expect_within_bound(const std::vector<uint16_t>& got,
+                                const std::vector<uint16_t>& wanted, GemmProblem& problem,
+                                const std::string& what) {
+  const int64_t n = problem.w.n, k = problem.w.k;
+  EXPECT(got.size() == wanted.size(), what, ": ", got.size(), " outputs");
+  for (size_t i = 0; i < std::min(got.size(), wanted.size()); ++i) {
+    const int64_t token = i / n, row = i % n;
+    if (got[i] == wanted[i] || (is_nan(got[i]) && is_nan(wanted[i]))) continue;
+    double reference = problem.bias.empty() ? 0 : value_of(problem.bias[row]);
+    double magnitude = std::abs(reference);
+    for (int64_t j = 0; j < k; ++j) {
+      const double product =
+          double{value_of(problem.x.at(token, j))} * value_of(problem.w.at(0, row, j));
+      reference += product;
+      magnitude += std::abs(product);
+    }
+    if (std::ldexp(magnitude, scale_shift(problem.packed.base)) >= 0x1p127 &&
+        std::isfinite(magnitude))
+      continue;
+    const double ulp = std::ldexp(1.0, std::ilogb(reference) - 7);
+    const double bound = ulp / 2 + (k / 16.0 + 1) * 0x1p-23 * magnitude;
+    if (std::isfinite(reference) && std::abs(value_of(got[i]) - reference) <= bound) continue;
+    EXPECT(false, what, ": token ", token, ", row ", row, " is ", value_of(got[i]), ", wanted ",
+           reference, ", bound ", bound);
+    return;
+  }
+}
+
+// Small integers: every sum is exact in FP32, so the result is the integer product, rounded once.
+inline void fill_integers(GemmProblem& problem, Random& random) {
+  for (int64_t row = 0; row < problem.w.n; ++row)
+    for (int64_t k = 0; k < problem.w.k; ++k)
+      problem.w.at(0, row, k) = exact_bits(static_cast<int>(random() % 7) - 3);
+  for (int64_t t = 0; t < problem.x.m; ++t)
+    for (int64_t k = 0; k < problem.x.k; ++k)
+      problem.x.at(t, k) = exact_bits(static_cast<int>(random() % 5) - 2);
+}
+
+inline std::vector<uint16_t> integer_product(GemmProblem& problem) {
+  std::vector<uint16_t> out;
+  for (int64_t t = 0; t < problem.x.m; ++t)
+    for (int64_t row = 0; row < problem.w.n; ++row) {
+      double sum = problem.bias.empty() ? 0 : value_of(problem.bias[row]);
+      for (int64_t k = 0; k < problem.w.k; ++k)
+        sum += double{value_of(problem.x.at(t, k))} * value_of(problem.w.at(0, row, k));
+      const auto as_float = static_cast<float>(sum);
+      out.push_back(bf16_from_float_bits(__builtin_bit_cast(uint32_t, as_float)));
+    }
+  return out;
+}
+
+// Values of a model, and among them anything a BF16 can be.
+inline void fill_model(GemmProblem& problem, Random& random, int rarity) {
+  fill_like_a_model(problem.w, random, rarity);
+  for (int64_t t = 0; t < problem.x.m; ++t)
+    for (int64_t k = 0; k < problem.x.k; ++k) {
+      const auto sign = static_cast<uint16_t>(random() % 2 << 15);
+      problem.x.at(t, k) =
+          static_cast<uint16_t>(sign | (118 + random() % 12) << 7 | (random() & 0x7F));
+    }
+}
+
+}  // namespace nf12::test

@@ -1,0 +1,261 @@
+// The shipped streaming kernel, in the host model or on a card (machine.hpp): against integers,
+// where any order of a sum is exact, and against a reference that adds in the order of the model's
+// matrix instruction; a card has its own order, and is held to the bound.
+#define NF12_HOST_FRAGMENTS MmaFragments
+#include <algorithm>
+#include <cmath>
+
+#include "csrc/format/escapes.hpp"
+#include "csrc/gemm/stream/instances/configs.hpp"
+#include "csrc/gemm/stream/kernel.hpp"
+#include "csrc/gemm/stream/launch.hpp"
+#include "tests/host_model/gemm_problem.hpp"
+#include "tests/host_model/machine.hpp"
+
+namespace nf12::test {
+namespace {
+
+using arch::host::Buffer;
+using arch::host::Report;
+
+struct Problem : GemmProblem {
+  int64_t blocks = 2;
+
+  Problem(int64_t m, int64_t n, int64_t k, int64_t x_gap = 0, int64_t x_offset = 0)
+      : GemmProblem(m, n, k, x_gap, x_offset) {}
+  // Which compiled form takes it.
+  int tokens() const { return x.m <= 8 ? 8 : 16; }
+};
+
+StreamParams stream_params(Problem& problem, const PackedView& view, uint16_t* y,
+                           int64_t y_stride) {
+  StreamParams p = {};
+  p.gemm = params_of(problem, view, y, y_stride);
+  return p;
+}
+
+// The kernel over all blocks; the gaps between rows of y must stay as they were.
+std::vector<uint16_t> run_stream(Problem& problem, const PackedView& view, uint64_t seed) {
+  const int m = static_cast<int>(problem.x.m);
+  const int64_t n = view.n, y_stride = n + 5;
+  GuardedBuffer<uint16_t> y((m - 1) * y_stride + n);
+  const std::vector<uint16_t> before = y.copy();
+  StreamParams p = stream_params(problem, view, y.data(), y_stride);
+  EXPECT(stream_takes(view, p.gemm.x, p.gemm.x_stride, m), "x stride ", p.gemm.x_stride);
+  const StreamConfig config = stream_config(problem.tokens());
+  const Grid grid = stream_grid(config, p, std::min(problem.blocks, tile_rows(n)));
+  const size_t tiles = tile_rows(n) * tile_columns(view.k);
+  const std::vector<Buffer> buffers = {
+      {view.payload, tiles * kTileBytes, false, "payload"},
+      {view.index, 4 * tiles, false, "index"},
+      {view.escapes, size_t{16} * view.quads, false, "escapes"},
+      {p.gemm.x, 2 * static_cast<size_t>((m - 1) * p.gemm.x_stride + view.k), false, "x"},
+      {p.gemm.bias, 2 * problem.bias.size(), false, "bias"},
+      {y.data(), 2 * static_cast<size_t>(y.size()), true, "y"}};
+  try {
+    run_kernel({"nf12_gemm_stream_t" + std::to_string(problem.tokens()), static_cast<int>(grid.x),
+                static_cast<int>(grid.y), config.waves, seed, buffers},
+               p, [&] {
+                 if (problem.tokens() == 8)
+                   stream_gemm<stream_config(8)>(p);
+                 else
+                   stream_gemm<stream_config(16)>(p);
+               });
+  } catch (const Report& report) {
+    EXPECT(false, report.what());
+  }
+  std::vector<uint16_t> out;
+  for (int64_t i = 0; i < y.size(); ++i) {
+    if (i % y_stride < n)
+      out.push_back(y[i]);
+    else
+      EXPECT(y[i] == before[i], "y written between its rows, element ", i);
+  }
+  return out;
+}
+
+// The order of the model's multiply_half_fragment and of stream/kernel.hpp, written down once more.
+std::vector<uint16_t> reference(Problem& problem, const PackedView& view) {
+  using arch::MmaFragments;
+  const int waves = stream_config(problem.tokens()).waves;
+  StreamParams p = stream_params(problem, view, nullptr, 0);
+  stream_grid(stream_config(problem.tokens()), p, std::min(problem.blocks, tile_rows(view.n)));
+  std::vector<int> order;  // of the columns of a tile
+  for (int step = 0; step < arch::kFragmentSteps; ++step)
+    for (int run = 0; run < kTileColumns; run += MmaFragments::kRunColumns)
+      for (int i = 0; i < MmaFragments::kStepColumns; ++i)
+        order.push_back(run + step * MmaFragments::kStepColumns + i);
+  std::vector<uint16_t> out(problem.x.m * view.n);
+  for (int64_t row = 0; row < view.n; ++row) {
+    // The block of this tile row, and the row's place in it.
+    int block = 0, in_block = static_cast<int>(row / kTileRows);
+    while (in_block >= p.rows + (block < p.longer)) in_block -= p.rows + (block++ < p.longer);
+    const int tiles = (p.rows + (block < p.longer)) * p.columns;
+    for (int64_t t = 0; t < problem.x.m; ++t) {
+      float total = 0, sum = 0;
+      int wave = -1;
+      bool first = true;
+      for (int column = 0; column < p.columns; ++column) {
+        const int tile = in_block * p.columns + column;
+        int owner = 0;
+        while (tiles * (owner + 1) / waves <= tile) ++owner;
+        if (owner != wave && wave >= 0) {
+          total = first ? sum : total + sum;
+          first = false;
+          sum = 0;
+        }
+        wave = owner;
+        for (const int i : order) {
+          const int64_t k = int64_t{kTileColumns} * column + i;
+          sum += value_of(scaled_bits(problem.w.at(0, row, k), view.base)) *
+                 value_of(problem.x.at(t, k));
+        }
+      }
+      total = first ? sum : total + sum;
+      const float bias = problem.bias.empty() ? -0.0f : value_of(problem.bias[row]);
+      out[t * view.n + row] = finish(total, p.gemm.scale, bias);
+    }
+  }
+  return out;
+}
+
+std::string name_of(const Problem& problem) {
+  return join("m ", problem.x.m, ", n ", problem.w.n, ", k ", problem.w.k, ", x stride ",
+              problem.x.stride, ", blocks ", problem.blocks);
+}
+
+void expect_integers_right(Problem& problem, Random& random) {
+  fill_integers(problem, random);
+  problem.pack();
+  expect_same(run_stream(problem, problem.view(), random()), integer_product(problem), problem.w.n,
+              name_of(problem));
+}
+
+void expect_model_right(Problem& problem, const std::string& what) {
+  const std::vector<uint16_t> wanted = reference(problem, problem.view());
+  const std::vector<uint16_t> got = run_stream(problem, problem.view(), 1);
+  if (kMatrixOrderIsKnown)
+    expect_same(got, wanted, problem.w.n, what + ", " + name_of(problem));
+  else
+    expect_within_bound(got, wanted, problem, what + ", " + name_of(problem));
+}
+
+TEST(every_token_count_multiplies_integers_exactly) {
+  Random random(1);
+  for (int m = 1; m <= 16; ++m) {
+    Problem problem(m, m % 2 ? 33 : 16, 64 * (2 + m % 5), 8);
+    expect_integers_right(problem, random);
+  }
+}
+
+// Fewer tiles than waves, as many, and so many that a wave's run crosses rows and batches of 32
+// index words.
+TEST(every_share_of_tiles) {
+  Random random(2);
+  for (const int64_t columns : {2, 3, 7, 12, 31, 32, 33, 50}) {
+    Problem problem(2, 35, 64 * columns);
+    problem.blocks = columns % 3 + 1;
+    expect_integers_right(problem, random);
+  }
+  Problem tall(1, 16 * 32, 128);  // as many tile rows as a block may have
+  tall.blocks = 1;
+  expect_integers_right(tall, random);
+  Problem long_runs(1, 16 * 30, 64 * 36);
+  long_runs.blocks = 1;
+  expect_integers_right(long_runs, random);
+}
+
+TEST(blocks_of_unequal_rows) {
+  Random random(3);
+  for (const int64_t blocks : {1, 3, 4, 7}) {
+    Problem problem(3, 16 * 7 - 5, 192, 16, 8);
+    problem.blocks = blocks;
+    problem.bias.resize(problem.w.n);
+    for (uint16_t& bias : problem.bias) bias = exact_bits(static_cast<int>(random() % 9) - 4);
+    expect_integers_right(problem, random);
+  }
+}
+
+TEST(the_order_of_the_sum_is_the_promised_one) {
+  Random random(4);
+  for (const int m : {8, 9}) {
+    Problem problem(m, 50, 64 * 21);
+    fill_model(problem, random, 1'000'000'000);
+    problem.pack();
+    expect_model_right(problem, "clean");
+  }
+}
+
+TEST(escapes_of_every_kind) {
+  Random random(5);
+  for (const int m : {1, 16})
+    for (const int rarity : {500, 40, 25, 8}) {  // lists of one, of more than 32, raw tiles
+      Problem problem(m, 33, 64 * 13);
+      fill_model(problem, random, rarity);
+      problem.pack();
+      expect_model_right(problem, join("one in ", rarity));
+    }
+}
+
+TEST(escapes_at_every_row_and_column) {
+  for (int position = 0; position < kTileWeights; position += 13) {
+    Problem problem(1, 32, 128);
+    for (int64_t row = 0; row < 32; ++row)
+      for (int64_t k = 0; k < 128; ++k) problem.w.at(0, row, k) = exact_bits(1);
+    const int row = position / 64 + 16 * (position % 2);
+    const int column = position % 64 + 64 * (position % 3 % 2);
+    problem.w.at(0, row, column) = 0;
+    for (int64_t k = 0; k < 128; ++k) problem.x.at(0, k) = exact_bits(k == column ? 64 : 1);
+    problem.pack();
+    expect_same(run_stream(problem, problem.view(), position), integer_product(problem), 32,
+                join("escape at row ", row, ", column ", column));
+  }
+}
+
+TEST(special_values_reach_the_multiplier) {
+  Random random(6);
+  const uint16_t specials[] = {0x0000, 0x8000, 0x7F80, 0xFF80, 0x7FC1, 0xFFFF,
+                               0x0001, 0x807F, 0x0080, 0x7F7F, 0xFF7F};
+  Problem problem(3, 48, 256);
+  fill_model(problem, random, 1'000'000'000);
+  for (size_t i = 0; i < std::size(specials); ++i)
+    problem.w.at(0, 4 * i, 17 * i) = specials[i];  // alone in its row
+  for (const uint16_t special : {0x7F80, 0x7FC0, 0x8000, 0x0001})
+    problem.x.at(random() % 3, random() % 256) = special;
+  problem.pack();
+  expect_model_right(problem, "specials");
+}
+
+TEST(hostile_index_words_never_read_outside_the_table) {
+  Random random(7);
+  for (const uint32_t word :
+       {0xFFu, 0xFFFFFF01u, 0xFFFFFFFFu, 65u, 254u, 1u << 8, 0x140u, 0x1FFu, 0x7FFFFF40u}) {
+    Problem problem(2, 32, 128);
+    fill_integers(problem, random);
+    problem.pack();
+    problem.packed.index.assign(4, word);
+    run_stream(problem, problem.view(), 1);  // the model reports any read outside
+  }
+}
+
+TEST(the_order_of_lanes_decides_nothing) {
+  Random random(8);
+  Problem problem(9, 33, 320);
+  fill_model(problem, random, 50);
+  problem.pack();
+  const std::vector<uint16_t> first = run_stream(problem, problem.view(), 1);
+  for (uint64_t seed = 2; seed < 5; ++seed)
+    expect_same(run_stream(problem, problem.view(), seed), first, 33, join("seed ", seed));
+}
+
+TEST(problems_that_fill_the_machine) {
+  Random random(9);
+  for (const int m : {1, 16}) {
+    Problem problem(m, 16 * (2 * kMachineBlocks + 1) - 3, 640);
+    problem.blocks = stream_blocks(tile_rows(problem.w.n), kMachineBlocks);
+    expect_integers_right(problem, random);
+  }
+}
+
+}  // namespace
+}  // namespace nf12::test
