@@ -33,6 +33,7 @@ using arch::host::Report;
 
 constexpr size_t kGuardBytes = 1024;
 constexpr uint8_t kGuard = 0xA5;
+constexpr int kSharedWithoutAsking = 48 * 1024;
 
 void check(cudaError_t error, const std::string& what) {
   if (error != cudaSuccess) throw Report(what + ": " + cudaGetErrorString(error));
@@ -57,8 +58,12 @@ class Card {
   void launch(const Launch& launch, void* arguments) {
     const cudaKernel_t function = kernel(launch.kernel);
     const dim3 grid(launch.grid_x, launch.grid_y);
+    if (launch.shared_bytes > kSharedWithoutAsking)
+      check(cudaKernelSetAttributeForDevice(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                            launch.shared_bytes, 0),
+            launch.kernel);
     check(cudaLaunchKernel(reinterpret_cast<void*>(function), grid, dim3(launch.waves * 32),
-                           &arguments, 0, nullptr),
+                           &arguments, launch.shared_bytes, nullptr),
           launch.kernel);
     check(cudaDeviceSynchronize(), launch.kernel);
     ++launches_[launch.kernel];
