@@ -62,7 +62,7 @@ def workgroups_per_wgp(vgprs: int, lds_bytes: int) -> int:
     return min(SIMDS * waves // WAVES, LDS_BYTES // lds_bytes)
 
 
-def machine_code() -> list[dict[str, Any]]:
+def machine_code(sources: tuple[str, ...] = SOURCES) -> list[dict[str, Any]]:
     """Registers, scratch, LDS and indexed registers of every kernel, compiled for gfx1201."""
     from gfx12_code import disassemble, notes, run, tool
 
@@ -71,7 +71,7 @@ def machine_code() -> list[dict[str, Any]]:
     flags = "-x hip --offload-arch=gfx1201 --cuda-device-only --no-gpu-bundle-output -nogpulib"
     flags += f" -nogpuinc -O3 -std=c++20 -fuse-cuid=none -I{ROOT}"
     with tempfile.TemporaryDirectory() as folder:
-        for source in SOURCES:
+        for source in sources:
             code_object = Path(folder) / "kernels.co"
             run(clang, *flags.split(), str(ROOT / source), "-o", str(code_object))
             _, fields = notes(code_object)
