@@ -7,11 +7,10 @@ FP32, so the result is compared as integers whatever order an instruction adds i
 from __future__ import annotations
 
 import ctypes
-import os
-import shutil
-import subprocess
-from pathlib import Path
+from collections.abc import Sequence
+from typing import Any
 
+import code_objects
 import emulator
 import numpy as np
 import pytest
@@ -20,12 +19,6 @@ from numpy.typing import NDArray
 
 from nf12.packing import pack_spec
 
-ROOT = Path(__file__).resolve().parents[2]
-SOURCE = "csrc/gemm/fused/instances/fused.cpp"
-FLAGS = [
-    *("-x", "hip", "--cuda-device-only", "--no-gpu-bundle-output", "-nogpulib", "-nogpuinc"),
-    *("-O3", "-std=c++20", "-fuse-cuid=none"),
-]
 GUARD = 64  # elements before and after every output
 SENTINEL = 0xA5A5
 
@@ -62,19 +55,20 @@ class GemmParams(ctypes.Structure):
     ]
 
 
+class Loaded:
+    """The kernels of several code objects as if they were one."""
+
+    def __init__(self, *units: str) -> None:
+        self._objects = [emulator.CodeObject(code_objects.path("gfx1201", u)) for u in units]
+
+    def launch(self, kernel: str, grid: Sequence[int], threads: int, arguments: Any) -> None:
+        holder = next(o for o in self._objects if kernel in o.kernels())
+        holder.launch(kernel, grid, threads, arguments)
+
+
 @pytest.fixture(scope="session")
-def code_object(tmp_path_factory: pytest.TempPathFactory) -> emulator.CodeObject:
-    """NF12_CODE_OBJECT, or the source compiled as the build compiles it."""
-    if path := os.environ.get("NF12_CODE_OBJECT"):
-        return emulator.CodeObject(Path(path))
-    compilers = [f"clang-{version}" for version in range(22, 19, -1)]
-    compiler = next(filter(shutil.which, compilers), None)
-    if compiler is None:
-        pytest.skip(f"none of {', '.join(compilers)} on PATH, and NF12_CODE_OBJECT is not set")
-    out = tmp_path_factory.mktemp("co") / "fused.gfx1201.co"
-    command = [compiler, *FLAGS, "--offload-arch=gfx1201", "-I.", "-o", str(out), SOURCE]
-    subprocess.run(command, cwd=ROOT, check=True)
-    return emulator.CodeObject(out)
+def code_object() -> Loaded:
+    return Loaded("gemm_fused", "gemm_combine")
 
 
 def bf16_bits(values: NDArray[np.float64]) -> Words:
@@ -87,7 +81,7 @@ def bf16_rounded(values: NDArray[np.float64]) -> Words:
 
 
 def multiply(
-    code: emulator.CodeObject,
+    code: Loaded,
     x: Words,
     w: Words,
     bias: Words | None = None,
@@ -136,7 +130,7 @@ def multiply(
     code.launch(f"nf12_gemm_fused_m{m}", (-(-n // 32), splits, 1), 256, p)
     if splits > 1:
         assert (y == SENTINEL).all(), "a split launch wrote y"
-        code.launch("nf12_gemm_fused_combine", (-(-n // 256), m, 1), 256, p)
+        code.launch("nf12_gemm_combine", (-(-n // 256), m, 1), 256, p)
     assert (y[:GUARD] == SENTINEL).all(), "written before y"
     assert (y[-GUARD:] == SENTINEL).all(), "written past y"
     return y[GUARD:-GUARD].reshape(m, n)
@@ -167,7 +161,7 @@ def assert_equal_bits(got: Words, wanted: Words) -> None:
 
 
 @pytest.mark.parametrize("m", range(1, 17))
-def test_every_token_count(code_object: emulator.CodeObject, m: int) -> None:
+def test_every_token_count(code_object: Loaded, m: int) -> None:
     """Three tile rows (an odd one, with a tail), waves with two, one and no columns, a K tail."""
     rng = np.random.default_rng(m)
     x, w = integers(rng, m, 41, 64 * 9 + 30, zeros=0.02)
@@ -177,31 +171,31 @@ def test_every_token_count(code_object: emulator.CodeObject, m: int) -> None:
 
 @pytest.mark.parametrize("zeros", [0.0, 0.001, 0.3])
 @pytest.mark.parametrize("m", [1, 8, 11, 12, 16])
-def test_clean_listed_and_raw_tiles(code_object: emulator.CodeObject, m: int, zeros: float) -> None:
+def test_clean_listed_and_raw_tiles(code_object: Loaded, m: int, zeros: float) -> None:
     x, w = integers(np.random.default_rng(7), m, 32, 192, zeros)
     assert_equal_bits(multiply(code_object, x, w), product(x, w))
 
 
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (16, 64), (17, 65), (31, 127), (33, 128)])
 @pytest.mark.parametrize("m", [1, 2, 16])
-def test_tails(code_object: emulator.CodeObject, m: int, n: int, k: int) -> None:
+def test_tails(code_object: Loaded, m: int, n: int, k: int) -> None:
     x, w = integers(np.random.default_rng(8), m, n, k, zeros=0.01)
     assert_equal_bits(multiply(code_object, x, w), product(x, w))
 
 
 @pytest.mark.parametrize("m", [1, 4, 13])
-def test_rows_of_x_that_are_not_aligned(code_object: emulator.CodeObject, m: int) -> None:
+def test_rows_of_x_that_are_not_aligned(code_object: Loaded, m: int) -> None:
     x, w = integers(np.random.default_rng(9), m, 20, 131, zeros=0.05)
     assert_equal_bits(multiply(code_object, x, w, x_gap=1, x_offset=1), product(x, w))
 
 
 @pytest.mark.parametrize("m", [1, 8, 16])
-def test_splits(code_object: emulator.CodeObject, m: int) -> None:
+def test_splits(code_object: Loaded, m: int) -> None:
     x, w = integers(np.random.default_rng(10), m, 40, 64 * 12 + 5, zeros=0.01)
     assert_equal_bits(multiply(code_object, x, w, splits=3, x_gap=1), product(x, w))
 
 
-def test_special_values(code_object: emulator.CodeObject) -> None:
+def test_special_values(code_object: Loaded) -> None:
     """Infinities and NaN reach their row and no other; a NaN stays one."""
     x, w = integers(np.random.default_rng(11), 2, 32, 64, zeros=0.01)
     w[3, 5], w[20, 60], w[21, 0] = 0x7F80, 0xFF80, 0x7FC1

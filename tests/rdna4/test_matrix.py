@@ -6,19 +6,13 @@ FP32, so the result is compared as integers whatever order an instruction adds i
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-from pathlib import Path
-
+import code_objects
 import emulator
 import numpy as np
 import pytest
 import torch
 from test_fused import (
-    FLAGS,
     GUARD,
-    ROOT,
     SENTINEL,
     GemmParams,
     Words,
@@ -30,7 +24,6 @@ from test_fused import (
 
 from nf12.packing import pack_spec
 
-SOURCE = "csrc/gemm/matrix/instances/matrix.cpp"
 WAVES = {16: 4, 32: 4, 64: 4, 128: 8}  # csrc/gemm/matrix/instances/configs.hpp
 BLOCK_ROWS = 128  # of every shape
 
@@ -39,18 +32,8 @@ pytestmark = pytest.mark.skipif(reason is not None, reason=str(reason))
 
 
 @pytest.fixture(scope="session")
-def code_object(tmp_path_factory: pytest.TempPathFactory) -> emulator.CodeObject:
-    """NF12_MATRIX_CODE_OBJECT, or the source compiled as the build compiles it."""
-    if path := os.environ.get("NF12_MATRIX_CODE_OBJECT"):
-        return emulator.CodeObject(Path(path))
-    compilers = [f"clang-{version}" for version in range(22, 19, -1)]
-    compiler = next(filter(shutil.which, compilers), None)
-    if compiler is None:
-        pytest.skip(f"none of {', '.join(compilers)} on PATH, no NF12_MATRIX_CODE_OBJECT either")
-    out = tmp_path_factory.mktemp("co") / "matrix.gfx1201.co"
-    command = [compiler, *FLAGS, "--offload-arch=gfx1201", "-I.", "-o", str(out), SOURCE]
-    subprocess.run(command, cwd=ROOT, check=True)
-    return emulator.CodeObject(out)
+def code_object() -> emulator.CodeObject:
+    return emulator.CodeObject(code_objects.path("gfx1201", "gemm_matrix"))
 
 
 def multiply(

@@ -9,12 +9,11 @@ s_getpc_b64).
 from __future__ import annotations
 
 import ctypes
-import shutil
-import subprocess
+import functools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+import code_objects
 import emulator
 import numpy as np
 import pytest
@@ -23,16 +22,6 @@ from numpy.typing import NDArray
 
 from nf12.packing import pack_spec
 
-ROOT = Path(__file__).resolve().parents[2]
-SOURCES = {
-    "unpack": "csrc/unpack/instances/unpack.cpp",
-    "gather": "csrc/gather/instances/gather.cpp",
-    "pack": "csrc/pack/instances/pack.cpp",
-}
-FLAGS = [
-    *("-x", "hip", "--cuda-device-only", "--no-gpu-bundle-output", "-nogpulib", "-nogpuinc"),
-    *("-O3", "-std=c++20", "-fuse-cuid=none"),
-]
 SENTINEL = 0xA5A5
 GUARD = 64  # elements before and after every output
 WAVES = 8  # of a block of unpack and pack
@@ -90,24 +79,9 @@ PackParams = structure(
 
 
 @pytest.fixture(scope="session")
-def load(tmp_path_factory: pytest.TempPathFactory) -> Load:
-    """Compiles one of SOURCES as the build does, once."""
-    compilers = [f"clang-{version}" for version in range(22, 19, -1)]
-    compiler = next(filter(shutil.which, compilers), None)
-    if compiler is None:
-        pytest.skip(f"none of {', '.join(compilers)} on PATH")
-    folder = tmp_path_factory.mktemp("co")
-    loaded: dict[str, emulator.CodeObject] = {}
-
-    def code_object(name: str) -> emulator.CodeObject:
-        if name not in loaded:
-            out = folder / f"{name}.co"
-            command = [compiler, *FLAGS, "--offload-arch=gfx1201", "-I.", "-o", str(out)]
-            subprocess.run([*command, SOURCES[name]], cwd=ROOT, check=True)
-            loaded[name] = emulator.CodeObject(out)
-        return loaded[name]
-
-    return code_object
+def load() -> Load:
+    """Loads a unit, once."""
+    return functools.cache(lambda unit: emulator.CodeObject(code_objects.path("gfx1201", unit)))
 
 
 def random_weights(seed: int, x: int, n: int, k: int, rare: float, base: int = 112) -> Array:
