@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from nf12.backend import GPU_BACKENDS, Backend, gpu_index, introspection, resolve_backend
+from nf12.op_errors import translated
 from nf12.packed_weight import META_BYTES, CastReport, PackedWeight, StaysDense
 from nf12.packing import (
     SLICE_WEIGHTS,
@@ -181,7 +182,7 @@ def gemm_operands(x: Tensor, operands: Operands, bias: Tensor | None, backend: B
         result = op(x, *operands, bias)
     except RuntimeError as error:
         _check_gemm(x, operands, bias)
-        raise _translated(error) from None
+        raise translated(error) from None
     return result
 
 
@@ -206,7 +207,7 @@ def gather_operands(ids: Tensor, operands: Operands, backend: Backend) -> Tensor
         result = torch.ops.nf12.gather(ids, *operands)
     except RuntimeError as error:
         _check_gather(ids, operands)
-        raise _translated(error) from None
+        raise translated(error) from None
     return result
 
 
@@ -304,19 +305,7 @@ def _call(op: Callable[..., T], *arguments: Any) -> T:
     try:
         return op(*arguments)
     except RuntimeError as error:
-        raise _translated(error) from None
-
-
-def _translated(error: RuntimeError) -> Exception:
-    """The operators' RuntimeError as the type that Python callers expect."""
-    text = str(error)
-    if "cannot allocate" in text or "allocate memory" in text:
-        return torch.OutOfMemoryError(text)
-    if text.startswith("nf12::gather: ids holds"):
-        return IndexError(text)
-    if text.startswith("nf12::"):
-        return ValueError(text)
-    return error
+        raise translated(error) from None
 
 
 def _check_gemm(x: Tensor, operands: Operands, bias: Tensor | None) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from nf12 import backend as _backend
+from nf12.op_errors import translated
 from nf12.packing import (
     FORMAT_VERSION,
     TILE_COLUMNS,
@@ -301,4 +302,6 @@ def check(
     try:
         torch.ops.nf12.check(*arguments)
     except RuntimeError as error:
-        raise FormatError(str(error)) from None
+        failure = translated(error)
+        broken_rule = isinstance(failure, ValueError)
+        raise FormatError(str(error)) if broken_rule else failure from None

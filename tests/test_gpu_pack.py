@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -18,7 +18,8 @@ from reference import (
 )
 from torch import Tensor
 
-from nf12 import _C  # type: ignore[attr-defined]
+import nf12
+from nf12 import _C, functional  # type: ignore[attr-defined]
 
 ops = torch.ops.nf12
 Packed = tuple[Tensor, ...]
@@ -203,3 +204,37 @@ def test_check_copies_one_tile_only(gpu: StandIn) -> None:
     expect_same_verdict(gpu, (payload, index, escapes), meta.tolist()[1:])
     copied = [c["bytes"] for c in gpu.calls() if c["call"] == "hipMemcpyDtoHAsync"]
     assert copied == [4, 1536, 4, 2048]
+
+
+# ---- failures of the driver ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", ["pack", "check", "unpack", "gather", "gemm"])
+def test_a_failing_driver_is_no_ones_argument(
+    gpu: StandIn, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python callers get a RuntimeError of the driver's text, or the error for lack of memory."""
+    monkeypatch.setattr(functional, "resolve_backend", lambda name, device: nf12.Backend.HIP)
+    weight = realistic_weights(32, 128)
+    packed = nf12.pack(weight)
+    assert isinstance(packed, nf12.PackedWeight)
+    tensors = (packed.payload, packed.index, packed.escapes, packed.meta)
+    calls: dict[str, Callable[[], object]] = {
+        "pack": lambda: nf12.pack(weight),
+        "check": lambda: nf12.PackedWeight(*tensors),
+        "unpack": packed.unpack,
+        "gather": lambda: nf12.gather(torch.tensor([1]), packed),
+        "gemm": lambda: nf12.gemm(weight[:1], packed),
+    }
+    with gpu.on(0):
+        calls[call]()
+        for text, kind in (
+            ("the device was lost", RuntimeError),
+            ("out of memory", torch.OutOfMemoryError),
+        ):
+            gpu.fail("hipModuleLaunchKernel", text)
+            with pytest.raises(kind) as caught:
+                calls[call]()
+            assert str(caught.value) == f"nf12::{call}: hipModuleLaunchKernel: {text}"
+            assert type(caught.value) is kind
+        calls[call]()
