@@ -113,7 +113,32 @@ def test_a_kernel_that_the_build_lacks_is_no_failure(monkeypatch: pytest.MonkeyP
     by_check = {r.check: r for r in checks.check_target(CPU)}
     assert by_check["gemm"].passed and by_check["gemm"].detail == checks.LEFT_OUT
     source = Path(__file__).parents[1] / "csrc" / "gemm" / "select.hpp"
-    assert f'"{checks.LEFT_OUT}"' in source.read_text(), "these are the operator's words"
+    for words in (checks.LEFT_OUT, checks.TOO_MANY):
+        assert f'"{words}' in source.read_text(), "these are the operator's words"
+
+
+def test_a_kernel_for_few_tokens_is_asked_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def gemm(target: object, x: Tensor, operands: Any, bias: Tensor | None) -> Tensor:
+        asked.append(len(x))
+        if len(x) > most:
+            raise RuntimeError(f"nf12::gemm: kernel fused takes at most {most} tokens: gfx1201")
+        return (x.double() @ nf12.packing.unpack_spec(*operands).double().T + bias).bfloat16()
+
+    monkeypatch.setattr(checks, "_gemm", gemm)
+    target, most = selftest.Target(HIP, "cpu", "fused"), 16
+    monkeypatch.setattr(checks, "_operands", lambda target, weight: pack_for_cpu(weight))
+    assert "outputs, worst error" in checks.CHECKS["gemm"](target, {})
+    assert set(range(1, 18)) < set(asked)
+    most = 0
+    with pytest.raises(selftest.Mismatch, match="refused every token count"):
+        checks.CHECKS["gemm"](target, {})
+
+
+def pack_for_cpu(weight: Tensor) -> tuple[Any, ...]:
+    payload, index, escapes, meta = torch.ops.nf12.pack(weight)
+    return payload, index, escapes, *meta.tolist()[1:]
 
 
 @pytest.mark.parametrize("kernel", ["matrix", "buffered"])
