@@ -78,7 +78,7 @@ def test_card_record_shows_no_difference(name: str) -> None:
     listed = (card.ROOT / "csrc" / "runtime" / "kernels.hpp").read_text()
     kernels = {f"nf12_{kernel}" for kernel in re.findall(r"\bK\((\w+)\)", listed)}
     stale = card.files_hash(record["sources"]) != record["source_hash"]
-    assert len(kernels) > 30 and (stale or set(record["cases"]) == kernels)
+    assert len(kernels) > 30 and (stale or kernels <= set(record["cases"]))
     assert record["tests"] > 40 and record["failed"] == 0
     clean = {"ran": True, "errors": 0}
     assert record["sanitizer"] == dict.fromkeys(card.SANITIZERS, clean)

@@ -52,9 +52,11 @@ std::vector<uint16_t> run_stream(Problem& problem, const PackedView& view, uint6
       {p.gemm.x, 2 * static_cast<size_t>((m - 1) * p.gemm.x_stride + view.k), false, "x"},
       {p.gemm.bias, 2 * problem.bias.size(), false, "bias"},
       {y.data(), 2 * static_cast<size_t>(y.size()), true, "y"}};
+  const int shared_bytes = problem.tokens() == 8 ? StreamPlan<stream_config(8)>::kSharedBytes
+                                                 : StreamPlan<stream_config(16)>::kSharedBytes;
   try {
     run_kernel({"nf12_gemm_stream_t" + std::to_string(problem.tokens()), static_cast<int>(grid.x),
-                static_cast<int>(grid.y), config.waves, seed, buffers},
+                static_cast<int>(grid.y), config.waves, seed, buffers, shared_bytes},
                p, [&] {
                  if (problem.tokens() == 8)
                    stream_gemm<stream_config(8)>(p);
