@@ -167,6 +167,9 @@ def _gpu_problem(backend: Backend, index: int) -> str | None:
             f"NF12_GPU_TARGETS={target}"
         )
     problem: str | None = introspection().gpu_problem(index)
+    if problem is not None and backend is Backend.CUDA:
+        version = getattr(torch._C, "_cuda_getDriverVersion", int)()  # 13000 for 13.0
+        problem += f" (its driver is for CUDA {version // 1000}.{version % 1000 // 10})"
     return problem
 
 

@@ -221,10 +221,13 @@ def test_info_tells_why_a_gpu_gets_torch(machine: FakeMachine) -> None:
 def test_a_driver_that_refuses_the_code_is_quoted(machine: FakeMachine) -> None:
     machine.problems[0] = "cuModuleLoadData: the provided PTX was compiled with an unsupported ..."
     machine(CUDA, ["sm_90"], NVIDIA)
+    version = "_cuda_getDriverVersion"
+    machine.patch.setattr(torch._C, version, lambda: 12040, raising=False)
     assert resolve_backend("auto", "cuda:0") is Backend.TORCH
     with pytest.raises(BackendUnavailable, match="not available: cuModuleLoadData: the provided"):
         resolve_backend("cuda", "cuda:0")
-    assert "unsupported" in nf12.info()["devices"]["cuda:0"]["reason"]
+    reason = nf12.info()["devices"]["cuda:0"]["reason"]
+    assert reason.endswith("unsupported ... (its driver is for CUDA 12.4)")
 
 
 def test_select_asks_for_the_gpu_it_is_given(machine: FakeMachine) -> None:
