@@ -599,6 +599,18 @@ def test_buffered_slices(gpus: StandIn, with_bias: bool) -> None:
     assert gpus.kernels() == ["unpack_a4"] * 3
 
 
+def test_buffered_refuses_a_bias_that_torch_would_add_to_a_rounded_product(gpu: StandIn) -> None:
+    packed, x = pack(realistic_weights(37, 64)), activations(5, 64)
+    with nf12.use_kernel("buffered"):
+        ops.gemm(x, *packed)
+        with pytest.raises(RuntimeError, match="kernel buffered rounds twice with a bias"):
+            ops.gemm(x, *packed, activations(37))
+    weight, many = realistic_weights(37, 64), activations(1024, 64)
+    gpu.calls()
+    assert_gemm_close(ops.gemm(many, *pack(weight), activations(37)), many, weight, activations(37))
+    assert gpu.kernels() == ["gemm_matrix_t128"]
+
+
 def test_buffered_takes_no_part_in_autograd(gpu: StandIn) -> None:
     weight = realistic_weights(32, 64)
     packed = pack(weight)

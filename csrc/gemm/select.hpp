@@ -70,6 +70,7 @@ struct GemmProblem {
   const PackedView& weight;
   int64_t m;
   int64_t x_stride;  // elements
+  bool bias = false;
 };
 
 // A path with its blocks, or why the path cannot take a problem.
@@ -125,16 +126,22 @@ constexpr GemmChoice matrix_choice(const GemmTraits& traits, const GemmProblem& 
   return choice;
 }
 
-constexpr GemmChoice buffered_choice(const GemmTraits& traits) {
-  return {.path = GemmPath::kBuffered,
-          .refusal = traits.unpack ? nullptr : "is not built for this GPU"};
+// torch's matmul rounds the product before it adds a bias where rows of the result are not aligned
+// (seen with n = 37 and 4097 on an H200, torch 2.11).
+constexpr GemmChoice buffered_choice(const GemmTraits& traits, const GemmProblem& problem) {
+  GemmChoice choice = {.path = GemmPath::kBuffered};
+  if (!traits.unpack)
+    choice.refusal = "is not built for this GPU";
+  else if (problem.bias && problem.weight.n % 8 != 0)
+    choice.refusal = "rounds twice with a bias unless out_features is a multiple of 8";
+  return choice;
 }
 
 constexpr GemmChoice choice_of(GemmPath path, const GemmTraits& traits,
                                const GemmProblem& problem) {
   return path == GemmPath::kFused    ? fused_choice(traits, problem)
          : path == GemmPath::kMatrix ? matrix_choice(traits, problem)
-                                     : buffered_choice(traits);
+                                     : buffered_choice(traits, problem);
 }
 
 // m >= 1. A path that cannot take the problem leaves it to the next one that can; refused only if

@@ -10,6 +10,12 @@ namespace {
 bool is_level(int number) { return number >= 0 && number < cpu::kLevels; }
 bool is_path(int number) { return number >= cpu::kLevels && number < kKernelNames; }
 
+const char* highest_supported() {
+  int level = cpu::kLevels - 1;
+  while (!cpu::level_supported(static_cast<cpu::Level>(level))) --level;
+  return cpu::level_name(static_cast<cpu::Level>(level));
+}
+
 int number_from_environment() {
   const char* variable = std::getenv("NF12_KERNEL");
   const std::string name = variable == nullptr ? "" : variable;
@@ -21,7 +27,7 @@ int number_from_environment() {
     if (name != kernel_name(number)) continue;
     if (is_level(number) && !cpu::level_supported(static_cast<cpu::Level>(number)))
       throw std::runtime_error("nf12: NF12_KERNEL is " + name + ", this machine supports up to " +
-                               cpu::level_name(cpu::highest_level()));
+                               highest_supported());
     return number;
   }
   throw std::runtime_error("nf12: NF12_KERNEL is " + name + ", not one of " + known);

@@ -89,6 +89,14 @@ TEST(what_a_path_cannot_take_goes_to_another) {
   expect_text(text(fused_choice(kR9700, {w, 17, 64})), "refused: takes at most 16 tokens");
 }
 
+TEST(a_bias_is_added_before_the_only_rounding) {
+  const GemmChoice aligned = select_gemm(kR9700, {weight_of(40, 64), 2000, 64, true});
+  expect_text(text(aligned), "buffered t0 s0");
+  const GemmChoice odd = select_gemm(kR9700, {weight_of(37, 64), 2000, 64, true});
+  expect_text(text(odd), "matrix t128 s1");
+  expect_text(text(select_gemm(kR9700, {weight_of(37, 64), 2000, 64, false})), "buffered t0 s0");
+}
+
 TEST(grids_stay_within_what_a_launch_can_count) {
   expect_text(selected(kR9700, 1, INT32_MAX, 64), "matrix t16 s1");
   expect_text(selected(kR9700, 64, INT32_MAX, 64), "matrix t64 s1");
