@@ -1,7 +1,8 @@
-"""Every seeded fault of mutants.py must make the tests fail.
+"""Every seeded fault must make the tests fail.
 
-C++ faults are built into one copy of the sources, one after the other, and meet the C++ tests;
-Python faults go into a copy of the package and meet the named pytest file.
+C++ faults are built into the one test program that has to notice them (overlay.py), and meet that
+program, or those of its tests that are named with the fault; Python faults go into a copy of the
+package and meet the named pytest file. Two at a time, all in the first test's set-up.
 """
 
 from __future__ import annotations
@@ -11,118 +12,112 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from mutants import MUTANTS, Mutant
+from mutant import Mutant
+from mutants import MUTANTS
+from overlay import Build, run
 
 import nf12
 
 ROOT = Path(__file__).resolve().parents[2]
 CPP = [m for m in MUTANTS if not m.noticed_by.endswith(".py")]
 PYTHON = [m for m in MUTANTS if m.noticed_by.endswith(".py")]
+PROGRAMS = sorted({m.noticed_by.split()[0] for m in CPP})
+HANGS_AFTER_S = 180
 
 
-def mutate(mutant: Mutant, root: Path) -> None:
-    """Applies the fault, which must fit in exactly one place."""
-    path = root / mutant.file
-    text = path.read_text()
+def mutated(mutant: Mutant, root: Path) -> str:
+    """The file with its fault, which must fit in exactly one place."""
+    text = (root / mutant.file).read_text()
     assert text.count(mutant.old) == 1, f"{mutant.name} fits {text.count(mutant.old)} places"
-    path.write_text(text.replace(mutant.old, mutant.new))
+    return text.replace(mutant.old, mutant.new)
 
 
-def run(*command: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command,
-        cwd=cwd,
-        env=os.environ | environment,
+def check_cpp(mutant: Mutant, build: Build, folder: Path) -> None:
+    program, *tests = mutant.noticed_by.split()
+    outcome = build.with_file(program, mutant.file, mutated(mutant, ROOT), folder)
+    if outcome.is_refused:
+        return
+    assert outcome.returncode == 0, f"a fault must compile\n{outcome.text}"
+    try:
+        done = run(str(folder / program), *tests, cwd=folder, timeout=HANGS_AFTER_S)
+    except subprocess.TimeoutExpired:
+        return
+    finally:
+        shutil.rmtree(folder)
+    assert done.returncode != 0, f"{mutant.noticed_by} passed with the fault in place"
+    assert "0 of 0 tests" not in done.stdout, f"no such test: {mutant.noticed_by}"
+
+
+def check_python(mutant: Mutant, folder: Path) -> None:
+    package = folder / "nf12"
+    shutil.copytree(Path(nf12.__file__).parent, package)
+    (folder / mutant.file).write_text(mutated(mutant, folder))
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", mutant.noticed_by],
+        cwd=ROOT / "tests",
+        env=os.environ | {"PYTHONPATH": str(folder)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=600,
+        timeout=300,
     )
-
-
-class Tree:
-    """A copy of the C++ sources and its build folder."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        for name in ("csrc", "cmake", "tests/cpp"):
-            shutil.copytree(ROOT / name, root / name)
-        for name in ("CMakeLists.txt", "pyproject.toml"):
-            shutil.copy(ROOT / name, root / name)
-        options = ("-DNF12_BUILD_TESTS=ON", "-DNF12_BUILD_TORCH=OFF", "-DCMAKE_BUILD_TYPE=None")
-        done = run(
-            "cmake", "-S", ".", "-B", "build", "-G", "Ninja", "-DCMAKE_CXX_FLAGS=-O1", *options,
-            cwd=root,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout
-
-    def build(self, *targets: str) -> bool:
-        """Whether it builds; a static_assert may say no, a mere slip of the mutant may not."""
-        done = run("cmake", "--build", "build", "--target", *targets, cwd=self.root)
-        is_refused = "static assertion failed" in done.stdout
-        assert done.returncode == 0 or is_refused, f"a fault must compile\n{done.stdout}"
-        return done.returncode == 0
-
-    def test(self, *names: str) -> subprocess.CompletedProcess[str]:
-        chosen = f"^({'|'.join(names)})$"
-        return run(
-            "ctest", "--test-dir", "build", "-R", chosen, "--no-tests=error", "--timeout", "120",
-            cwd=self.root,
-        )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
-    if shutil.which("cmake") is None or shutil.which("ninja") is None:
-        if os.environ.get("CI"):
-            pytest.fail("cmake and ninja are needed")
-        pytest.skip("cmake and ninja are not installed")
-    tree = Tree(tmp_path_factory.mktemp("mutations"))
-    programs = sorted({m.noticed_by for m in CPP})
-    assert tree.build(*programs)
-    sound = tree.test(*programs)
-    assert sound.returncode == 0, f"the tests must pass without a fault\n{sound.stdout}"
-    return tree
-
-
-@contextmanager
-def fault(mutant: Mutant, tree: Tree) -> Iterator[None]:
-    source = tree.root / mutant.file
-    sound = source.read_text()
-    mutate(mutant, tree.root)
-    try:
-        yield
-    finally:
-        source.write_text(sound)
-
-
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("mutant", CPP, ids=lambda m: m.name)
-def test_cpp_fault_is_noticed(mutant: Mutant, tree: Tree) -> None:
-    with fault(mutant, tree):
-        if not tree.build(mutant.noticed_by):
-            return
-        done = tree.test(mutant.noticed_by)
-    assert done.returncode != 0, "the C++ tests passed with the fault in place"
-    assert "% tests passed" in done.stdout, done.stdout
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("mutant", PYTHON, ids=lambda m: m.name)
-def test_python_fault_is_noticed(mutant: Mutant, tmp_path: Path) -> None:
-    shutil.copytree(Path(nf12.__file__).parent, tmp_path / "nf12")
-    mutate(mutant, tmp_path)
-    done = run(
-        sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", mutant.noticed_by,
-        cwd=ROOT / "tests",
-        PYTHONPATH=str(tmp_path),
-    )  # fmt: skip
     assert done.returncode == 1, f"pytest answered {done.returncode}\n{done.stdout}"
 
 
+@pytest.fixture(scope="module")
+def results(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[dict[str, Future[None]]]:
+    """The faults that this run asks for, on their way."""
+    folder = tmp_path_factory.mktemp("mutations")
+    asked = {item.callspec.params["mutant"].name for item in request.session.items
+             if item.path == Path(__file__) and hasattr(item, "callspec")}  # fmt: skip
+    programs = sorted({m.noticed_by.split()[0] for m in CPP if m.name in asked})
+    build = None
+    if programs:
+        if shutil.which("cmake") is None or shutil.which("ninja") is None:
+            if os.environ.get("CI"):
+                pytest.fail("cmake and ninja are needed")
+            pytest.skip("cmake and ninja are not installed")
+        build = Build(ROOT, ROOT / "build" / "mutations", programs)
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        futures = {}
+        for program in programs:
+            assert build is not None
+            futures[program] = pool.submit(check_sound, build, program)
+        for mutant in MUTANTS:
+            if mutant.name not in asked:
+                continue
+            place = folder / mutant.name
+            if mutant in PYTHON:
+                futures[mutant.name] = pool.submit(check_python, mutant, place)
+            else:
+                assert build is not None
+                futures[mutant.name] = pool.submit(check_cpp, mutant, build, place)
+        yield futures
+        for future in futures.values():
+            future.cancel()
+
+
+def check_sound(build: Build, program: str) -> None:
+    """Those tests of a program that faults are to make fail pass without one."""
+    named = [m.noticed_by.split()[1:] for m in CPP if m.noticed_by.split()[0] == program]
+    tests = sorted({test for names in named for test in names}) if all(named) else []
+    done = run(str(build.program(program)), *tests, cwd=build.folder, timeout=HANGS_AFTER_S)
+    assert done.returncode == 0, f"the tests must pass without a fault\n{done.stdout}"
+
+
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
+def test_fault_is_noticed(mutant: Mutant, results: dict[str, Future[None]]) -> None:
+    if mutant in CPP:
+        results[mutant.noticed_by.split()[0]].result()
+    results[mutant.name].result()
+
+
 def test_there_are_enough() -> None:
-    assert len({m.name for m in MUTANTS}) == len(MUTANTS) >= 20
+    assert len({m.name for m in MUTANTS}) == len(MUTANTS) >= 80

@@ -1,0 +1,148 @@
+"""Faults of the GPU kernels on whole weights, for the host model to notice."""
+
+from __future__ import annotations
+
+from mutant import Mutant
+
+WHOLE_WEIGHT = [
+    Mutant(
+        "unpack_trades_the_wrong_half",
+        "csrc/unpack/kernel.hpp",
+        "upper ? low : high",
+        "upper ? high : low",
+        "host_whole_weight_test",
+    ),
+    Mutant(
+        "unpack_base_not_added",
+        "csrc/unpack/kernel.hpp",
+        "static_cast<uint32_t>(shift) * 0x00800080u",
+        "0u",
+        "host_whole_weight_test",
+    ),
+    Mutant(
+        "unpack_last_entry_of_a_list_skipped",
+        "csrc/unpack/kernel.hpp",
+        "i < count; ++i",
+        "i + 1 < count; ++i",
+        "host_whole_weight_test",
+    ),
+    Mutant(
+        "unpack_scales_raw_tiles_one_way",
+        "csrc/unpack/kernel.hpp",
+        "if (shift != 0) {\n      NF12_UNROLL",
+        "if (shift > 0) {\n      NF12_UNROLL",
+        "host_whole_weight_test",
+    ),
+    Mutant(
+        "row_end_written_past",
+        "csrc/format/pieces.hpp",
+        "if (i < columns) arch::store2",
+        "if (i <= columns) arch::store2",
+        "host_whole_weight_test",
+    ),
+    Mutant(
+        "stack_row_not_wrapped",
+        "csrc/format/stack.hpp",
+        "r -= next_expert * steps.rows;",
+        "",
+        "host_whole_weight_test",
+    ),
+    Mutant(
+        "gather_reads_the_row_past_the_end",
+        "csrc/gather/kernel.hpp",
+        "id >= 0 && id < p.weight.n",
+        "id >= 0 && id <= p.weight.n",
+        "host_whole_weight_test",
+    ),
+    Mutant(
+        "gather_id_unsigned",
+        "csrc/gather/kernel.hpp",
+        "static_cast<int32_t>(low)",
+        "static_cast<int64_t>(low)",
+        "host_whole_weight_test",
+    ),
+    Mutant(
+        "gather_patches_the_next_piece",
+        "csrc/gather/kernel.hpp",
+        "column >= kPieceColumns",
+        "column > kPieceColumns",
+        "host_whole_weight_test",
+    ),
+    Mutant(
+        "survey_sums_before_all_counted",
+        "csrc/pack/survey.hpp",
+        "  arch::sync_block();\n\n  uint32_t sum",
+        "\n  uint32_t sum",
+        "host_whole_weight_test",
+    ),
+    Mutant(
+        "survey_counts_before_all_cleared",
+        "csrc/pack/survey.hpp",
+        "  arch::sync_block();\n\n  uint32_t subnormal",
+        "\n  uint32_t subnormal",
+        "host_whole_weight_test",
+    ),
+    Mutant(
+        "encode_list_without_those_before",
+        "csrc/pack/encode.hpp",
+        "listed + sum.before",
+        "sum.before",
+        "host_whole_weight_test",
+    ),
+    Mutant(
+        "pack_index_word_of_the_next_quad",
+        "csrc/pack/table.hpp",
+        "static_cast<uint32_t>(plan.quads)}",
+        "static_cast<uint32_t>(plan.quads) + 1}",
+        "host_whole_weight_test",
+    ),
+    Mutant(
+        "encode_list_longer_than_counted",
+        "csrc/pack/encode.hpp",
+        "left != 0 && place < word.count",
+        "left != 0",
+        "host_whole_weight_test",
+    ),
+    Mutant(
+        "encode_last_quad_not_filled",
+        "csrc/pack/encode.hpp",
+        "const uint32_t end = word.quads() * kEntriesPerQuad",
+        "const uint32_t end = word.count",
+        "host_whole_weight_test",
+    ),
+    Mutant(
+        "table_shares_tiles_that_differ",
+        "csrc/pack/table.hpp",
+        "if (*differs++ == 0)",
+        "if (++differs)",
+        "host_whole_weight_test",
+    ),
+    Mutant(
+        "count_hashes_padding_only",
+        "csrc/pack/count.hpp",
+        "load_pieces<alignment>(p.source, place, 0, w);",
+        "",
+        "host_whole_weight_test",
+    ),
+    Mutant(
+        "wave_sum_counts_its_own_lane",
+        "csrc/pack/wave_sum.hpp",
+        "(1u << arch::lane()) - 1",
+        "(2u << arch::lane()) - 1",
+        "host_whole_weight_test",
+    ),
+    Mutant(
+        "check_names_the_next_tile",
+        "csrc/pack/check.hpp",
+        "arch::atomic_min4(p.first_bad, place.tile)",
+        "arch::atomic_min4(p.first_bad, place.tile + 1)",
+        "host_whole_weight_test",
+    ),
+    Mutant(
+        "check_of_one_tile_with_the_whole_table",
+        "csrc/pack/check_launch.hpp",
+        "check.escapes = quads;",
+        "",
+        "host_whole_weight_test",
+    ),
+]
