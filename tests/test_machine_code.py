@@ -19,9 +19,13 @@ ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "docs" / "machine-code.md"
 UPDATE = "scripts/dump_isa.py BUILD/gpu --markdown docs/machine-code.md"
 PINNED_CLANG = 22
-KERNELS = set(
-    re.findall(r"K\((\w+)\)", (ROOT / "csrc/runtime/kernels.hpp").read_text().split("#define")[1])
-)
+
+# The library's list, and what a family leaves out: the fused kernels stream through scalar
+# registers, which NVIDIA lacks; gemm_stream is built on NVIDIA's matrix instruction.
+LISTED = (ROOT / "csrc/runtime/kernels.hpp").read_text().split("#define NF12_FOR_EACH_KERNEL", 1)[1]
+KERNELS = set(re.findall(r"K\((\w+)\)", LISTED.split("// clang-format on")[0]))
+GFX_KERNELS = {name for name in KERNELS if not name.startswith("gemm_stream_")}
+NVIDIA_KERNELS = {name for name in KERNELS if not name.startswith("gemm_fused_")}
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +46,7 @@ def test_every_bar_holds(dump: tuple[int, str, str]) -> None:
     print(text)
     assert code == 0, text
     targets = len({path.parent for path in code_objects.files()})
-    assert f"{targets * len(KERNELS)} kernels, every bar holds" in text
+    assert f"{targets * len(GFX_KERNELS)} kernels, every bar holds" in text
 
 
 def without_hashes(text: str) -> str:
@@ -65,19 +69,19 @@ def test_the_table_is_what_ships(dump: tuple[int, str, str]) -> None:
     assert without_hashes(found) == without_hashes(kept), f"the code changed: {UPDATE}"
 
 
-def test_every_gfx_target_has_every_kernel() -> None:
+def test_every_gfx_target_has_its_kernels() -> None:
     held: dict[str, set[str]] = {}
     for path in code_objects.files():
         names = set(gfx12_code.notes(path)[1])
         held.setdefault(path.parent.name, set()).update(n.removeprefix("nf12_") for n in names)
-    assert held and all(names == KERNELS for names in held.values())
+    assert held and all(names == GFX_KERNELS for names in held.values())
 
 
-def test_nvidia_has_all_but_the_fused_kernels() -> None:
+def test_nvidia_has_its_kernels() -> None:
     held = set()
     for path in code_objects.files("fatbin"):
         held |= {n.decode() for n in re.findall(rb"\.text\.nf12_(\w+)\0", path.read_bytes())}
-    assert held == {name for name in KERNELS if not name.startswith("gemm_fused_")}
+    assert held == NVIDIA_KERNELS
 
 
 def test_the_library_carries_these_very_bytes() -> None:
