@@ -61,7 +61,8 @@ GemmLaunch plan_gemm(const GemmArgs& args, const GemmChoice& choice) {
 
 void gemm(Queue& queue, const GemmLaunch& launch, void* workspace) {
   GemmParams p = launch.params;
-  p.partials = static_cast<float*>(workspace);
+  // By this pointer the kernels know whether to write sums or y.
+  p.partials = p.splits > 1 ? static_cast<float*>(workspace) : nullptr;
   queue.launch(launch.kernel, launch.grid.x, launch.grid.y, launch.grid.threads, p);
   if (p.splits == 1) return;
   const Grid last = combine_grid(p);

@@ -5,6 +5,8 @@
 #include <mutex>
 #include <stdexcept>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace nf12::runtime {
 namespace {
@@ -45,8 +47,11 @@ class Devices {
 
   void use_driver(const char* path) {
     const std::lock_guard lock(mutex_);
-    for (auto& device : known_) device = nullptr;  // leaked: a test's thread may still hold one
-    own_driver_ = path == nullptr ? nullptr : new Driver(open_hip_driver(path));
+    for (auto& device : known_) device = nullptr;
+    own_driver_ = nullptr;
+    if (path == nullptr) return;
+    drivers_.push_back(std::make_unique<Driver>(open_hip_driver(path)));
+    own_driver_ = drivers_.back().get();
   }
 
  private:
@@ -57,13 +62,17 @@ class Devices {
         new Device(own_driver_ != nullptr ? *own_driver_ : driver(), index));
     device->load_kernels(code_objects());
     if (!device->has_kernels()) device->load_kernels(device->driver_->stand_ins);
-    known_[index].store(device.get(), std::memory_order_release);
-    return *device.release();
+    devices_.push_back(std::move(device));
+    known_[index].store(devices_.back().get(), std::memory_order_release);
+    return *devices_.back();
   }
 
   std::mutex mutex_;
   std::array<std::atomic<const Device*>, kMostDevices> known_ = {};
   const Driver* own_driver_ = nullptr;
+  // All there ever were: a test's thread may still hold one of a driver before.
+  std::vector<std::unique_ptr<const Device>> devices_;
+  std::vector<std::unique_ptr<const Driver>> drivers_;
 };
 
 const Device& Device::of(int index) { return Devices::all().of(index); }
