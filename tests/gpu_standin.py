@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
+import code_objects
 
 from nf12 import _C  # type: ignore[attr-defined]
 
@@ -27,7 +27,7 @@ def library() -> Path:
     if "NF12_STANDIN" in os.environ:
         return Path(os.environ["NF12_STANDIN"]).resolve(strict=True)
     if shutil.which("cmake") is None:
-        pytest.skip("no cmake to build the stand-in driver with")
+        code_objects.do_without("no cmake to build the stand-in driver with")
     build = ROOT / "build" / "standin"
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     source = ROOT / "tests" / "standin"

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
+import code_objects
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("arch/nvidia", "format", "gemm", "unpack", "gather", "pack")
@@ -29,7 +29,7 @@ def test_kernels_use_no_other() -> None:
 
 def test_nvcc_compiles_them_to_instructions(tmp_path: Path) -> None:
     if shutil.which("nvcc") is None:
-        pytest.skip("nvcc is not on PATH")
+        code_objects.do_without("nvcc is not on PATH")
     source, ptx = tmp_path / "probe.cu", tmp_path / "probe.ptx"
     for name, instruction in INSTRUCTIONS.items():
         source.write_text(
