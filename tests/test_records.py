@@ -1,6 +1,6 @@
 """Records of proofs on other machines: the CPU levels (scripts/prove_cpu_levels.py), the operators
-with other versions of torch and Python (scripts/prove_operators.py), and the GPU kernels on a card
-(scripts/prove_nvidia.py)."""
+with other versions of torch and Python (scripts/prove_operators.py), the GPU kernels on a card
+(scripts/prove_nvidia.py) and on an emulator (scripts/prove_rdna4.py)."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import prove_cpu_levels as proofs
 import prove_nvidia as card
 import prove_operators as operators
+import prove_rdna4 as emulator
 import table
 
 RECORDS = proofs.read_records()
@@ -101,3 +102,16 @@ def test_a_card_record_names_what_was_compiled() -> None:
 def test_the_readme_shows_the_results() -> None:
     """The table of speed-ups is the one that benchmarks/table.py makes of benchmarks/results."""
     assert table.table() in (table.RESULTS.parent.parent / "README.md").read_text()
+
+
+@pytest.mark.parametrize("path", sorted(emulator.RECORDS.glob("emulator-*.json")), ids=str)
+def test_emulator_record_shows_no_failure(path: Path) -> None:
+    """And is of the very code objects of this build, else it is named as stale."""
+    record = json.loads(path.read_text())
+    for name, least in zip(emulator.TESTS, (50, 20, 40), strict=True):
+        counts = record["counts"][name]
+        assert counts["passed"] >= least, name
+        assert counts["failures"] == counts["errors"] == counts["skipped"] == 0, name
+    assert set(record["code_objects"]) == set(emulator.UNITS)
+    if record["code_objects"] != emulator.object_hashes():
+        warnings.warn(f"{path.name}, {record['date']}, is of another build", stacklevel=1)
