@@ -60,8 +60,7 @@ class Devices {
     if (const Device* device = known_[index].load(std::memory_order_relaxed)) return *device;
     std::unique_ptr<Device> device(
         new Device(own_driver_ != nullptr ? *own_driver_ : driver(), index));
-    device->load_kernels(code_objects());
-    if (!device->has_kernels()) device->load_kernels(device->driver_->stand_ins);
+    device->load_kernels();
     devices_.push_back(std::move(device));
     known_[index].store(devices_.back().get(), std::memory_order_release);
     return *devices_.back();
@@ -88,29 +87,38 @@ Device::Device(const Driver& driver, int index) : driver_(&driver), index_(index
   multiprocessors_ = driver.multiprocessors(device);
 }
 
-void Device::load_kernels(std::span<const CodeObject> code_objects) {
-  const Driver& driver = *driver_;
+void Device::load_kernels() {
   const std::string target = vendor() == Vendor::kNvidia ? kNvidiaTarget : arch_;
-  const RelaxedCapture relaxed(driver);
+  const RelaxedCapture relaxed(*driver_);
   const Queue queue(*this, nullptr);  // modules belong to the current device
-  for (const CodeObject& object : code_objects) {
-    if (object.target != target) continue;
-    Module module = nullptr;
-    const Status status = driver.load_module.call(&module, object.bytes.data());
-    if (vendor() == Vendor::kNvidia && (status == kNoBinaryForGpu || status == kUnsupportedPtx))
-      return;  // older than anything in the fatbin, or its driver is
-    if (status != 0) driver.fail(driver.load_module.name, status);
-    const std::string prefix = std::string("nf12_") + object.unit;
-    for (size_t i = 0; i < functions_.size(); ++i) {
-      if (!std::string_view(kKernelNames[i]).starts_with(prefix)) continue;
-      const Status found = driver.find_function.call(&functions_[i], module, kKernelNames[i]);
-      if (found == kNotFound)
-        driver.forget_failure();  // a build may leave kernels out
-      else if (found != 0)
-        driver.fail(driver.find_function.name, found);
+  for (const auto objects : {code_objects(), driver_->stand_ins}) {
+    for (const CodeObject& object : objects) {
+      if (object.target != target) continue;
+      if (!load_module(object)) return;
+      has_kernels_ = true;
     }
-    has_kernels_ = true;
+    if (has_kernels_) return;
   }
+}
+
+// False if an NVIDIA GPU is older than anything in the fatbin, or its driver is.
+bool Device::load_module(const CodeObject& object) {
+  const Driver& driver = *driver_;
+  Module module = nullptr;
+  const Status status = driver.load_module.call(&module, object.bytes.data());
+  if (vendor() == Vendor::kNvidia && (status == kNoBinaryForGpu || status == kUnsupportedPtx))
+    return false;
+  if (status != 0) driver.fail(driver.load_module.name, status);
+  const std::string prefix = std::string("nf12_") + object.unit;
+  for (size_t i = 0; i < functions_.size(); ++i) {
+    if (!std::string_view(kKernelNames[i]).starts_with(prefix)) continue;
+    const Status found = driver.find_function.call(&functions_[i], module, kKernelNames[i]);
+    if (found == kNotFound)
+      driver.forget_failure();  // a build may leave kernels out
+    else if (found != 0)
+      driver.fail(driver.find_function.name, found);
+  }
+  return true;
 }
 
 Queue::Queue(const Device& device, Stream stream) : device_(device), stream_(stream) {

@@ -3,7 +3,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 
 #include "csrc/runtime/code_objects.hpp"
@@ -32,7 +31,8 @@ class Device {
   friend class Devices;
 
   explicit Device(const Driver& driver, int index);
-  void load_kernels(std::span<const CodeObject> code_objects);
+  void load_kernels();
+  bool load_module(const CodeObject& object);
   Function function(Kernel kernel) const { return functions_[static_cast<size_t>(kernel)]; }
 
   const Driver* driver_;

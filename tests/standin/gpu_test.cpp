@@ -1,6 +1,7 @@
 // csrc/gpu and csrc/runtime below torch, on the stand-in driver: exactly as much memory as they ask
 // for, and the CPU backend's bits. Sums are of small integers, exact in any order.
 #include <algorithm>
+#include <cstring>
 #include <stdexcept>
 #include <thread>
 
@@ -14,12 +15,25 @@ namespace {
 using runtime::Device;
 using runtime::Queue;
 
-// A driver with one R9700, as no operator has seen it yet.
-const Device& fresh_gpu() {
+// A driver with these devices, as in a process that has used none yet.
+void fresh_driver(std::initializer_list<const char*> archs) {
   standin_reset();
-  standin_add_device("gfx1201", 32);
+  for (const char* arch : archs) standin_add_device(arch, 32);
   runtime::use_driver(NF12_STANDIN_PATH);
+}
+
+const Device& fresh_gpu() {
+  fresh_driver({"gfx1201"});
   return Device::of(0);
+}
+
+// How many of the driver's calls have all of these in their line of the log.
+int calls_with(std::initializer_list<const char*> parts) {
+  int count = 0;
+  for (int i = 0; const char* call = standin_call(i); ++i)
+    count += std::ranges::all_of(
+        parts, [call](const char* part) { return std::strstr(call, part) != nullptr; });
+  return count;
 }
 
 uint16_t small_integer(Random& random) {
@@ -111,9 +125,65 @@ TEST(unpack_and_gather_give_the_cpus_bits) {
   }
 }
 
+TEST(a_gpu_is_known_by_its_exact_name) {
+  fresh_driver({"gfx1200", "gfx1201:sramecc-:xnack-", "gfx12010", "gfx12", "gfx1100"});
+  for (const int device : {0, 1}) EXPECT(Device::of(device).has_kernels(), "device ", device);
+  EXPECT(Device::of(1).arch() == "gfx1201", Device::of(1).arch());
+  const int loads = calls_with({"hipModuleLoadData"});
+  for (const int device : {2, 3, 4}) {
+    EXPECT(!Device::of(device).has_kernels(), "device ", device);
+    EXPECT(!Device::of(device).has(runtime::Kernel::check), "device ", device);
+  }
+  EXPECT(calls_with({"hipModuleLoadData"}) == loads, "code was loaded for another GPU");
+}
+
+TEST(modules_load_once_and_while_a_stream_is_captured) {
+  fresh_driver({"gfx1201"});
+  standin_capture(1);
+  const Device& device = Device::of(0);
+  EXPECT(device.has_kernels() && &Device::of(0) == &device, "the same device");
+  EXPECT(calls_with({"hipModuleLoadData"}) == 7, calls_with({"hipModuleLoadData"}), " modules");
+  EXPECT(calls_with({"hipThreadExchange", "\"mode\": 0"}) == 1, "the mode was not set back");
+}
+
+TEST(work_goes_to_the_queues_device_and_stream) {
+  fresh_driver({"gfx1201", "gfx1201"});
+  void* stream = standin_stream(1);
+  const std::string in_log = join("\"stream\": ", reinterpret_cast<uintptr_t>(stream));
+  uint32_t source[4] = {1, 2, 3, 4}, target[4] = {};
+  for (void* where : {stream, static_cast<void*>(nullptr)}) {
+    const Device& device = Device::of(1);
+    Queue queue(device, where);
+    queue.zero(target, sizeof(target));
+    queue.to_device(target, source, 8);
+    uint32_t back[4] = {};
+    queue.to_host(back, target, sizeof(back));
+    EXPECT(back[0] == 1 && back[1] == 2 && back[3] == 0, "to_host did not wait");
+  }
+  for (const char* call : {"hipMemset", "HtoD", "DtoH"}) {
+    EXPECT(calls_with({call, "\"device\": 1"}) == 2, call);
+    EXPECT(calls_with({call, in_log.c_str()}) == 1, call);
+  }
+  EXPECT(calls_with({"hipStreamSynchronize", in_log.c_str()}) == 1, "waited for another stream");
+  EXPECT(calls_with({"hipSetDevice", "\"device\": 1"}) ==
+             calls_with({"hipSetDevice", "\"device\": 0"}),
+         "the thread's device was not set back");
+}
+
+TEST(launches_go_to_the_queues_stream) {
+  fresh_driver({"gfx1201", "gfx1201"});
+  void* stream = standin_stream(1);
+  Random random(3);
+  Problem problem(2, 16, 64, random);
+  Queue queue(Device::of(1), stream);
+  const GemmChoice choice = select_gemm(gpu::gemm_traits(Device::of(1)), {problem.view(), 2, 64});
+  expect_equal_bits(on_gpu(problem, choice, queue), on_cpu(problem), "2 x 16 x 64");
+  const std::string in_log = join("\"stream\": ", reinterpret_cast<uintptr_t>(stream));
+  EXPECT(calls_with({"hipModuleLaunchKernel", in_log.c_str()}) == 1, "another stream");
+}
+
 TEST(threads_share_the_first_call) {
-  fresh_gpu();
-  runtime::use_driver(NF12_STANDIN_PATH);
+  fresh_driver({"gfx1201"});
   std::vector<const Device*> seen(8);
   std::vector<std::thread> threads;
   for (const Device*& device : seen) threads.emplace_back([&device] { device = &Device::of(0); });
