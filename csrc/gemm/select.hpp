@@ -164,8 +164,8 @@ constexpr int64_t slice_tile_rows_of(int64_t n, int64_t k, int64_t slice_bytes =
   const int64_t rows = tile_rows(n);
   const int64_t most = std::clamp(slice_bytes / (2 * kTileRows * k), int64_t{1}, rows);
   const int64_t slices = (rows + most - 1) / most;
-  return (rows + slices - 1) /
-         slices;  // even ones: a last slice of a few rows would be all overhead
+  // Even ones: a last slice of a few rows would be all overhead.
+  return (rows + slices - 1) / slices;
 }
 
 }  // namespace nf12

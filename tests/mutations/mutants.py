@@ -5,7 +5,8 @@ from __future__ import annotations
 from codec import CODEC
 from cpu_gemm import GEMM
 from gpu_gemm import FUSED, MATRIX
+from gpu_runtime import RUNTIME
 from gpu_whole_weight import WHOLE_WEIGHT
 from specification import SPECIFICATION
 
-MUTANTS = CODEC + GEMM + FUSED + MATRIX + WHOLE_WEIGHT + SPECIFICATION
+MUTANTS = CODEC + GEMM + FUSED + MATRIX + WHOLE_WEIGHT + RUNTIME + SPECIFICATION
