@@ -87,7 +87,7 @@ FUSED = [
         "csrc/gemm/fused/kernel.hpp",
         "        cursor.index += step;\n",
         "",
-        "host_fused_test escapes_of_every_kind",
+        "host_fused_test every_token_count_multiplies_integers_exactly",
     ),
     Mutant(
         "fused_odd_tile_row_not_clamped",
@@ -122,14 +122,14 @@ FUSED = [
         "csrc/gemm/epilogue.hpp",
         "__builtin_fmaf(acc, scale, bias)",
         "__builtin_fmaf(acc, 1.0f + 0.0f * scale, bias)",
-        "host_fused_test every_base_is_scaled_back",
+        "host_fused_test every_token_count_multiplies_integers_exactly",
     ),
     Mutant(
         "bias_before_scale",
         "csrc/gemm/epilogue.hpp",
         "__builtin_fmaf(acc, scale, bias)",
         "(acc + bias) * scale",
-        "host_fused_test every_base_is_scaled_back",
+        "host_fused_test splits_are_added_in_order",
     ),
     Mutant(
         "decode_swaps_neighbours",
