@@ -1,6 +1,6 @@
 # Which GPU compilers and which GPUs this machine has.
 #
-#   cmake -P cmake/gpu_compilers.cmake       prints the targets that can be built here, as a list
+#   cmake -P cmake/gpu_compilers.cmake       its last line lists the targets that can be built here
 
 # clang before 20 leaves out waits that gfx12 needs: its code may compute anything on a card
 # (scripts/gfx12_hazards.py shows where).

@@ -44,7 +44,7 @@ compilers() {
     fi
     NF12_GPU_TARGETS=all
   fi
-  NF12_GPU_TARGETS=${NF12_GPU_TARGETS:-$(cmake -P cmake/gpu_compilers.cmake)}
+  NF12_GPU_TARGETS=${NF12_GPU_TARGETS:-$(cmake -P cmake/gpu_compilers.cmake | tail -n 1)}
   export NF12_GPU_TARGETS=${NF12_GPU_TARGETS:-none} PATH
   echo "GPU targets: $NF12_GPU_TARGETS"
 }
