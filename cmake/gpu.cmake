@@ -10,6 +10,7 @@ include(cmake/gpu_compilers.cmake)
 set(nf12_units
     gemm_fused   csrc/gemm/fused/instances/fused.cpp     gfx12
     gemm_matrix  csrc/gemm/matrix/instances/matrix.cpp   gfx12,sm
+    gemm_stream  csrc/gemm/stream/instances/stream.cpp   sm
     gemm_combine csrc/gemm/instances/combine.cpp         gfx12,sm
     unpack       csrc/unpack/instances/unpack.cpp        gfx12,sm
     gather       csrc/gather/instances/gather.cpp        gfx12,sm

@@ -259,7 +259,7 @@ class Selection:
 
 def kernels(backend: Backend | str) -> tuple[str, ...]:
     """Names of the gemm kernels of a backend: the levels of a CPU (least first, also those that
-    this processor lacks), fused, matrix and buffered of a GPU, none of torch."""
+    this processor lacks), fused, stream, matrix and buffered of a GPU, none of torch."""
     backend = Backend(backend)
     if backend is Backend.CPU:
         return tuple(introspection().cpu_levels())

@@ -134,7 +134,7 @@ class FakeMachine:
         return self.problems.get(index)
 
     def gpu_kernels(self) -> list[str]:
-        return ["fused", "matrix", "buffered"]
+        return ["fused", "stream", "matrix", "buffered"]
 
     def select_gpu(self, *arguments: int) -> dict[str, Any]:
         self.selected.append(arguments)
@@ -242,7 +242,7 @@ def test_select_asks_for_the_gpu_it_is_given(machine: FakeMachine) -> None:
 def test_kernels_by_backend(machine: FakeMachine) -> None:
     machine(ROCM, ["gfx1201"], RDNA4)
     for name in ("hip", "cuda"):
-        assert nf12.kernels(name) == ("fused", "matrix", "buffered")
+        assert nf12.kernels(name) == ("fused", "stream", "matrix", "buffered")
     assert list(nf12.kernels("cpu")) == nf12.info()["cpu"]["levels"]
     assert nf12.kernels("torch") == ()
 

@@ -2,6 +2,7 @@
 // tested and printed without a GPU.
 //
 //   fused      a kernel per token count, for few tokens: each weight decoded once, no matrix unit
+//   stream     matrix instructions for few tokens, one block a multiprocessor (NVIDIA)
 //   matrix     matrix instructions, 16 to 128 tokens a block
 //   buffered   the weight unpacked slice by slice, each multiplied by torch's own matmul
 #pragma once
@@ -12,12 +13,14 @@
 #include "csrc/gemm/fused/launch.hpp"
 #include "csrc/gemm/matrix/instances/configs.hpp"
 #include "csrc/gemm/matrix/launch.hpp"
+#include "csrc/gemm/stream/instances/configs.hpp"
+#include "csrc/gemm/stream/launch.hpp"
 
 namespace nf12 {
 
-enum class GemmPath : int { kFused, kMatrix, kBuffered };
-inline constexpr int kGemmPaths = 3;
-inline constexpr const char* kGemmPathNames[kGemmPaths] = {"fused", "matrix", "buffered"};
+enum class GemmPath : int { kFused, kStream, kMatrix, kBuffered };
+inline constexpr int kGemmPaths = 4;
+inline constexpr const char* kGemmPathNames[kGemmPaths] = {"fused", "stream", "matrix", "buffered"};
 constexpr const char* name_of(GemmPath path) { return kGemmPathNames[static_cast<int>(path)]; }
 
 // Of a row of the grid: AMD's launches count threads, not blocks, by 32 bits.
@@ -28,10 +31,14 @@ inline constexpr int kMatrixTokens[] = {16, 32, 64, 128};
 // What the decision looks at of a GPU.
 struct GemmTraits {
   int wanted_blocks;      // that fill it
+  int processors;         // blocks of the stream path, which has one for each
   int64_t fused_below;    // fewer tokens are fused
+  int64_t stream_below;   // of the others, fewer are streamed
   int64_t buffered_from;  // as many or more are buffered
-  // What the code objects hold: bit t - 1 for t tokens, bit i for kMatrixTokens[i].
+  // What the code objects hold and the GPU can run: bit t - 1 for t tokens, bit i for
+  // kMatrixTokens[i].
   uint32_t fused, matrix;
+  bool stream;
   bool combine, unpack;  // a split launch needs the one, the buffered path the other
 };
 
@@ -44,23 +51,30 @@ struct GemmTraits {
 //   flight a wave's SIMD.
 constexpr GemmTraits rdna4_traits(int processors) {
   return {.wanted_blocks = 4 * processors,
+          .processors = processors,
           .fused_below = 16,
+          .stream_below = 0,
           .buffered_from = 1024,
           .fused = 0,
           .matrix = 0,
+          .stream = false,
           .combine = false,
           .unpack = false};
 }
 
-// NVIDIA: no fused kernels in this version. mma.sync reached 0.38 of dense at 128 tokens (H200, an
-// early form of the matrix kernel) and falls from there; unpacking first costs one pass of 3.5
-// bytes a weight whatever m is, about half of dense at 256 tokens.
+// NVIDIA: no fused kernels in this version, and the streaming ones only by name until an operator's
+// launch of them has been measured on a card (docs/performance.md). mma.sync reached 0.38 of dense
+// at 128 tokens (H200, an early form of the matrix kernel) and falls from there; unpacking first
+// costs one pass of 3.5 bytes a weight whatever m is, about half of dense at 256 tokens.
 constexpr GemmTraits nvidia_traits(int processors) {
   return {.wanted_blocks = 4 * processors,
+          .processors = processors,
           .fused_below = 0,
+          .stream_below = 0,
           .buffered_from = 256,
           .fused = 0,
           .matrix = 0,
+          .stream = false,
           .combine = false,
           .unpack = false};
 }
@@ -71,6 +85,7 @@ struct GemmProblem {
   int64_t m;
   int64_t x_stride;  // elements
   bool bias = false;
+  bool x_is_aligned = true;  // rows of x start at multiples of 16 bytes
 };
 
 // A path with its blocks, or why the path cannot take a problem.
@@ -100,6 +115,22 @@ constexpr GemmChoice fused_choice(const GemmTraits& traits, const GemmProblem& p
     const GemmConfig config = fused_config(choice.tokens);
     choice.splits = traits.combine ? fused_splits(config, problem.weight, traits.wanted_blocks) : 1;
   }
+  return choice;
+}
+
+constexpr GemmChoice stream_choice(const GemmTraits& traits, const GemmProblem& problem) {
+  GemmChoice choice = {.path = GemmPath::kStream};
+  if (!traits.stream)
+    choice.refusal = "is not built for this GPU";
+  else if (problem.m > 16)
+    choice.refusal = "takes at most 16 tokens";
+  else if (!problem.x_is_aligned)
+    choice.refusal = "needs rows of x at multiples of 16 bytes";
+  else if (!stream_takes(problem.weight))
+    choice.refusal =
+        "needs in_features a multiple of 64, 128 or more, and a weight that is no slice";
+  choice.tokens = problem.m <= 8 ? 8 : 16;
+  choice.splits = 1;
   return choice;
 }
 
@@ -140,6 +171,7 @@ constexpr GemmChoice buffered_choice(const GemmTraits& traits, const GemmProblem
 constexpr GemmChoice choice_of(GemmPath path, const GemmTraits& traits,
                                const GemmProblem& problem) {
   return path == GemmPath::kFused    ? fused_choice(traits, problem)
+         : path == GemmPath::kStream ? stream_choice(traits, problem)
          : path == GemmPath::kMatrix ? matrix_choice(traits, problem)
                                      : buffered_choice(traits, problem);
 }
@@ -148,6 +180,7 @@ constexpr GemmChoice choice_of(GemmPath path, const GemmTraits& traits,
 // none does.
 constexpr GemmChoice select_gemm(const GemmTraits& traits, const GemmProblem& problem) {
   const GemmPath first = problem.m < traits.fused_below     ? GemmPath::kFused
+                         : problem.m < traits.stream_below  ? GemmPath::kStream
                          : problem.m < traits.buffered_from ? GemmPath::kMatrix
                                                             : GemmPath::kBuffered;
   GemmChoice choice = choice_of(first, traits, problem);

@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "csrc/format/scale.hpp"
+#include "csrc/gemm/stream/plan.hpp"
 #include "csrc/gpu/gpu.hpp"
 
 namespace nf12::gpu {
@@ -8,6 +9,11 @@ namespace nf12::gpu {
 using runtime::Kernel;
 
 namespace {
+
+constexpr int stream_shared_bytes(int tokens) {
+  return tokens == 8 ? StreamPlan<stream_config(8)>::kSharedBytes
+                     : StreamPlan<stream_config(16)>::kSharedBytes;
+}
 
 GemmTraits traits_of(const Device& device) {
   const int processors = device.multiprocessors();
@@ -17,6 +23,10 @@ GemmTraits traits_of(const Device& device) {
     traits.fused |= uint32_t{device.has(runtime::fused_kernel(tokens))} << (tokens - 1);
   for (int i = 0; i < 4; ++i)
     traits.matrix |= uint32_t{device.has(runtime::matrix_kernel(kMatrixTokens[i]))} << i;
+  traits.stream = true;
+  for (const int tokens : {8, 16})
+    traits.stream &= device.has(runtime::stream_kernel(tokens)) &&
+                     stream_shared_bytes(tokens) <= device.shared_bytes();
   traits.combine = device.has(Kernel::gemm_combine);
   traits.unpack = true;
   for (const int alignment : {16, 4, 2})
@@ -36,9 +46,9 @@ const GemmTraits& gemm_traits(const Device& device) {
   return traits;
 }
 
-GemmLaunch plan_gemm(const GemmArgs& args, const GemmChoice& choice) {
+GemmLaunch plan_gemm(const GemmArgs& args, const GemmChoice& choice, const GemmTraits& traits) {
   GemmLaunch launch = {};
-  GemmParams& p = launch.params;
+  GemmParams& p = launch.params.gemm;
   p.weight = args.w;
   p.x = args.x;
   p.bias = args.bias;
@@ -51,6 +61,12 @@ GemmLaunch plan_gemm(const GemmArgs& args, const GemmChoice& choice) {
     launch.kernel = runtime::fused_kernel(choice.tokens);
     launch.grid = fused_grid(fused_config(choice.tokens), p, choice.splits);
     p.scalar_columns = scalar_columns_of(p.x, p.x_stride, args.m, args.w.k);
+  } else if (choice.path == GemmPath::kStream) {
+    const int64_t blocks = stream_blocks(tile_rows(args.w.n), traits.processors);
+    launch.kernel = runtime::stream_kernel(choice.tokens);
+    launch.grid = stream_grid(stream_config(choice.tokens), launch.params, blocks);
+    launch.shared_bytes = stream_shared_bytes(choice.tokens);
+    p.splits = 1;
   } else {
     launch.kernel = runtime::matrix_kernel(choice.tokens);
     launch.grid = matrix_grid(matrix_config(choice.tokens), p, choice.splits);
@@ -60,7 +76,10 @@ GemmLaunch plan_gemm(const GemmArgs& args, const GemmChoice& choice) {
 }
 
 void gemm(Queue& queue, const GemmLaunch& launch, void* workspace) {
-  GemmParams p = launch.params;
+  if (launch.shared_bytes > 0)
+    return queue.launch_dependent(launch.kernel, launch.grid.x, launch.grid.threads,
+                                  launch.shared_bytes, launch.params);
+  GemmParams p = launch.params.gemm;
   // By this pointer the kernels know whether to write sums or y.
   p.partials = p.splits > 1 ? static_cast<float*>(workspace) : nullptr;
   queue.launch(launch.kernel, launch.grid.x, launch.grid.y, launch.grid.threads, p);

@@ -34,14 +34,15 @@ struct GemmArgs {
   int64_t y_row_stride;
 };
 
-// A fused or matrix launch, ready to go but for its workspace.
+// A launch of any path but the buffered one, ready to go but for its workspace.
 struct GemmLaunch {
   runtime::Kernel kernel;
   Grid grid;
-  GemmParams params;
+  StreamParams params;  // of the other paths its gemm alone
+  int shared_bytes;     // stream
   size_t workspace_bytes;
 };
-GemmLaunch plan_gemm(const GemmArgs& args, const GemmChoice& choice);
+GemmLaunch plan_gemm(const GemmArgs& args, const GemmChoice& choice, const GemmTraits& traits);
 void gemm(Queue& queue, const GemmLaunch& launch, void* workspace);
 
 // ---- unpack: exact BF16, row-major ----

@@ -1,6 +1,7 @@
 #include "csrc/runtime/device.hpp"
 
 #include <atomic>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
@@ -12,6 +13,8 @@ namespace nf12::runtime {
 namespace {
 
 constexpr int kMostDevices = 64;
+constexpr int kCudaMostSharedBytes = 8;      // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+constexpr int kCudaDependentLaunch = 6;      // ..._ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 constexpr const char* kNvidiaTarget = "sm";  // one fatbin for all of them
 
 // Modules cannot be loaded in a thread that captures a stream unless it says that it knows what it
@@ -27,6 +30,9 @@ class RelaxedCapture {
   const Driver& driver_;
   int mode_ = kCaptureModeRelaxed;
 };
+
+// Of "sm_90".
+int compute_capability(const std::string& arch) { return std::stoi(arch.substr(strlen("sm_"))); }
 
 }  // namespace
 
@@ -85,6 +91,8 @@ Device::Device(const Driver& driver, int index) : driver_(&driver), index_(index
   }
   arch_ = driver.arch_name(device);
   multiprocessors_ = driver.multiprocessors(device);
+  shared_bytes_ = driver.shared_bytes(device);
+  has_dependent_launch_ = vendor() == Vendor::kNvidia && compute_capability(arch_) >= 90;
 }
 
 void Device::load_kernels() {
@@ -117,6 +125,10 @@ bool Device::load_module(const CodeObject& object) {
       driver.forget_failure();  // a build may leave kernels out
     else if (found != 0)
       driver.fail(driver.find_function.name, found);
+    else if (vendor() == Vendor::kNvidia && takes_shared_memory(static_cast<Kernel>(i)) &&
+             driver.set_function_attribute.call(functions_[i], kCudaMostSharedBytes,
+                                                shared_bytes_) != 0)
+      functions_[i] = nullptr;  // as if it were not there
   }
   return true;
 }
@@ -151,6 +163,20 @@ void Queue::launch_raw(Kernel kernel, int64_t blocks_x, int64_t blocks_y, int th
   driver(driver.launch, device_.function(kernel), static_cast<unsigned>(blocks_x),
          static_cast<unsigned>(blocks_y), 1u, static_cast<unsigned>(threads), 1u, 1u,
          /*shared_bytes=*/0u, stream_, arguments, static_cast<void**>(nullptr));
+}
+
+void Queue::launch_dependent_raw(Kernel kernel, int64_t blocks, int threads, int shared_bytes,
+                                 void** arguments) {
+  const Driver& driver = *device_.driver_;
+  LaunchAttribute dependent = {.id = kCudaDependentLaunch, .value = 1, .unused = {}};
+  const LaunchConfig config = {.grid = {static_cast<unsigned>(blocks), 1, 1},
+                               .block = {static_cast<unsigned>(threads), 1, 1},
+                               .shared_bytes = static_cast<unsigned>(shared_bytes),
+                               .stream = stream_,
+                               .attributes = &dependent,
+                               .attribute_count = device_.has_dependent_launch_ ? 1u : 0u};
+  driver(driver.launch_with, &config, device_.function(kernel), arguments,
+         static_cast<void**>(nullptr));
 }
 
 void Queue::fill_words(uint32_t* target, uint32_t value, size_t words) {

@@ -22,6 +22,9 @@ class Device {
   // As the driver counts: work-group processors (two compute units) on RDNA, SMs on NVIDIA.
   int multiprocessors() const { return multiprocessors_; }
 
+  // That a launch may give a block, for kernels that take it (takes_shared_memory).
+  int shared_bytes() const { return shared_bytes_; }
+
   // False for a GPU whose arch no code object names: backend torch runs its tensors.
   bool has_kernels() const { return has_kernels_; }
   bool has(Kernel kernel) const { return function(kernel) != nullptr; }
@@ -40,6 +43,8 @@ class Device {
   void* context_ = nullptr;  // NVIDIA: the primary one, which torch uses too
   std::string arch_;
   int multiprocessors_ = 0;
+  int shared_bytes_ = 0;
+  bool has_dependent_launch_ = false;
   bool has_kernels_ = false;
   std::array<Function, kKernels> functions_ = {};
 };
@@ -63,6 +68,15 @@ class Queue {
     launch_raw(kernel, blocks_x, blocks_y, threads, arguments);
   }
 
+  // Of a kernel that takes shared memory from the launch and knows dependent launch: where the GPU
+  // has it, the kernel starts while the one before still runs, and waits by itself.
+  template <typename Params>
+  void launch_dependent(Kernel kernel, int64_t blocks, int threads, int shared_bytes,
+                        Params params) {
+    void* arguments[] = {&params};
+    launch_dependent_raw(kernel, blocks, threads, shared_bytes, arguments);
+  }
+
   void fill_words(uint32_t* target, uint32_t value, size_t words);
   void zero(void* target, size_t bytes);  // a multiple of 4, 4-byte aligned
   // `source` may go once the queue was waited for.
@@ -72,6 +86,8 @@ class Queue {
 
  private:
   void launch_raw(Kernel kernel, int64_t blocks_x, int64_t blocks_y, int threads, void** arguments);
+  void launch_dependent_raw(Kernel kernel, int64_t blocks, int threads, int shared_bytes,
+                            void** arguments);
 
   const Device& device_;
   Stream stream_;

@@ -16,6 +16,7 @@ constexpr size_t kArchNameBytes = 256;
 
 constexpr int kHipMultiprocessors = 63;  // hipDeviceAttributeMultiprocessorCount
 constexpr int kCudaMultiprocessors = 16;
+constexpr int kCudaSharedBytesOptIn = 97;
 constexpr int kCudaCapabilityMajor = 75, kCudaCapabilityMinor = 76;
 
 template <typename F>
@@ -63,6 +64,8 @@ Driver cuda_driver(void* library) {
   find(library, "cuCtxPushCurrent_v2", d.push_context);
   find(library, "cuCtxPopCurrent_v2", d.pop_context);
   find(library, "cuGetErrorString", d.store_error_text);
+  find(library, "cuFuncSetAttribute", d.set_function_attribute);
+  find(library, "cuLaunchKernelEx", d.launch_with);
   return d;
 }
 
@@ -133,6 +136,12 @@ int Driver::multiprocessors(int device) const {
   const bool amd = vendor == Vendor::kAmd;
   (*this)(device_attribute, &count, amd ? kHipMultiprocessors : kCudaMultiprocessors, device);
   return count;
+}
+
+int Driver::shared_bytes(int device) const {
+  int bytes = 0;
+  if (vendor == Vendor::kNvidia) (*this)(device_attribute, &bytes, kCudaSharedBytesOptIn, device);
+  return bytes;
 }
 
 }  // namespace nf12::runtime

@@ -15,6 +15,20 @@ namespace nf12::runtime {
 
 enum class Vendor { kAmd, kNvidia };
 
+// CUlaunchConfig with its attributes.
+struct LaunchAttribute {
+  int id;
+  alignas(8) int value;
+  char unused[60];
+};
+struct LaunchConfig {
+  unsigned grid[3], block[3], shared_bytes;
+  void* stream;
+  LaunchAttribute* attributes;
+  unsigned attribute_count;
+};
+static_assert(sizeof(LaunchAttribute) == 72 && sizeof(LaunchConfig) == 56);
+
 // hipError_t or CUresult; 0 is success in both.
 using Status = int;
 
@@ -64,6 +78,8 @@ struct Driver {
   Entry<Status(void* context)> push_context;
   Entry<Status(void** context)> pop_context;
   Entry<Status(Status, const char** text)> store_error_text;
+  Entry<Status(Function, int attribute, int value)> set_function_attribute;
+  Entry<Status(const LaunchConfig*, Function, void** arguments, void** extra)> launch_with;
 
   std::span<const CodeObject> stand_ins;  // of a test's driver
 
@@ -80,6 +96,8 @@ struct Driver {
   // "gfx1201", "sm_90".
   std::string arch_name(int device) const;
   int multiprocessors(int device) const;
+  // Bytes that a launch may give a block beyond the kernel's own; NVIDIA, else 0.
+  int shared_bytes(int device) const;
 };
 
 // The driver of this process's torch. Throws if torch has no GPU support or a function is missing.

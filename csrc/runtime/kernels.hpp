@@ -10,6 +10,7 @@ namespace nf12::runtime {
   K(gemm_fused_m5)  K(gemm_fused_m6)  K(gemm_fused_m7)  K(gemm_fused_m8)                       \
   K(gemm_fused_m9)  K(gemm_fused_m10) K(gemm_fused_m11) K(gemm_fused_m12)                      \
   K(gemm_fused_m13) K(gemm_fused_m14) K(gemm_fused_m15) K(gemm_fused_m16)                      \
+  K(gemm_stream_t8) K(gemm_stream_t16)                                                         \
   K(gemm_matrix_t16) K(gemm_matrix_t32) K(gemm_matrix_t64) K(gemm_matrix_t128)                 \
   K(gemm_combine)                                                                              \
   K(unpack_a16) K(unpack_a4) K(unpack_a2)                                                      \
@@ -39,6 +40,14 @@ constexpr Kernel fused_kernel(int tokens) {
   return static_cast<Kernel>(static_cast<int>(Kernel::gemm_fused_m1) + tokens - 1);
 }
 static_assert(fused_kernel(16) == Kernel::gemm_fused_m16);
+
+// tokens: 8 or 16. These alone are given shared memory by the launch.
+constexpr Kernel stream_kernel(int tokens) {
+  return tokens == 8 ? Kernel::gemm_stream_t8 : Kernel::gemm_stream_t16;
+}
+constexpr bool takes_shared_memory(Kernel kernel) {
+  return kernel == Kernel::gemm_stream_t8 || kernel == Kernel::gemm_stream_t16;
+}
 
 // tokens: 16, 32, 64 or 128.
 constexpr Kernel matrix_kernel(int tokens) {

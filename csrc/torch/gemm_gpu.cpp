@@ -84,12 +84,17 @@ void run_buffered(gpu::Queue& queue, const GemmOperands& operands, const Packed&
 void run_gpu(const gpu::Device& gpu, const GemmOperands& operands, PackedArguments& packed,
              Packed& w) {
   align_for_gpu(kGemm, Experts::kRefused, packed, w);
+  const auto* x = operands.x->data<const uint16_t>(kGemm, "x");
   const GemmChoice choice =
-      choose(gpu, {w.first, operands.m, operands.x_stride, static_cast<bool>(*operands.bias)});
+      choose(gpu, {.weight = w.first,
+                   .m = operands.m,
+                   .x_stride = operands.x_stride,
+                   .bias = static_cast<bool>(*operands.bias),
+                   .x_is_aligned = rows_are_aligned(x, operands.x_stride, operands.m)});
   gpu::Queue queue(gpu, current_stream(kGemm, w.device));
   if (choice.path == GemmPath::kBuffered) return run_buffered(queue, operands, w);
   const gpu::GemmArgs args{
-      .x = operands.x->data<const uint16_t>(kGemm, "x"),
+      .x = x,
       .x_row_stride = operands.x_stride,
       .m = operands.m,
       .w = w.first,
@@ -97,7 +102,7 @@ void run_gpu(const gpu::Device& gpu, const GemmOperands& operands, PackedArgumen
       .y = operands.y->data<uint16_t>(kGemm, "out"),
       .y_row_stride = operands.y_stride,
   };
-  const gpu::GemmLaunch launch = gpu::plan_gemm(args, choice);
+  const gpu::GemmLaunch launch = gpu::plan_gemm(args, choice, gpu::gemm_traits(gpu));
   const Workspace workspace(launch.workspace_bytes, w.device);
   gpu::gemm(queue, launch, workspace.data());
 }

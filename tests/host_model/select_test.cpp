@@ -28,6 +28,8 @@ const GemmTraits kR9700 = complete(rdna4_traits(32));
 const GemmTraits kH200 = [] {
   GemmTraits traits = complete(nvidia_traits(132));
   traits.fused = 0;
+  traits.stream = true;
+  traits.stream_below = 17;
   return traits;
 }();
 
@@ -47,8 +49,35 @@ TEST(paths_change_where_the_traits_say) {
   expect_text(selected(kR9700, 16), "matrix t16 s4");
   expect_text(selected(kR9700, kR9700.buffered_from - 1), "matrix t128 s1");
   expect_text(selected(kR9700, kR9700.buffered_from), "buffered t0 s0");
-  expect_text(selected(kH200, 1), "matrix t16 s16");
+  expect_text(selected(kH200, 1), "stream t8 s1");
+  expect_text(selected(kH200, 8), "stream t8 s1");
+  expect_text(selected(kH200, 9), "stream t16 s1");
+  expect_text(selected(kH200, 16), "stream t16 s1");
+  expect_text(selected(kH200, 17), "matrix t32 s16");
   expect_text(selected(kH200, kH200.buffered_from), "buffered t0 s0");
+}
+
+// What the streaming kernel does not take goes to the matrix kernel.
+TEST(streaming_takes_whole_tiles_and_aligned_tokens) {
+  expect_text(selected(kH200, 1, 4096, 64), "matrix t16 s1");     // one tile column
+  expect_text(selected(kH200, 1, 4096, 4100), "matrix t16 s16");  // a tail
+  PackedView slice = weight_of(4096, 4096);
+  slice.payload_stride_bytes *= 2;
+  expect_text(text(select_gemm(kH200, {slice, 1, 4096})), "matrix t16 s16");
+  const PackedView whole = weight_of(4096, 4096);
+  expect_text(
+      text(select_gemm(kH200, {.weight = whole, .m = 1, .x_stride = 4096, .x_is_aligned = false})),
+      "matrix t16 s16");
+  GemmTraits small = kH200;  // too little shared memory, as sm_80 has
+  small.stream = false;
+  expect_text(selected(small, 1), "matrix t16 s16");
+  expect_text(text(stream_choice(kR9700, {whole, 1, 4096})), "refused: is not built for this GPU");
+}
+
+TEST(blocks_of_the_stream_share_out_the_rows) {
+  EXPECT(stream_blocks(256, 132) == 132, "two rows or one a block");
+  EXPECT(stream_blocks(64, 132) == 64, "no block without a row");
+  EXPECT(stream_blocks(8016, 132) == 2 * 132, "at most 32 rows a block");
 }
 
 TEST(a_block_is_as_small_as_the_tokens_allow) {

@@ -41,7 +41,8 @@ std::vector<uint16_t> run_stream(Problem& problem, const PackedView& view, uint6
   GuardedBuffer<uint16_t> y((m - 1) * y_stride + n);
   const std::vector<uint16_t> before = y.copy();
   StreamParams p = stream_params(problem, view, y.data(), y_stride);
-  EXPECT(stream_takes(view, p.gemm.x, p.gemm.x_stride, m), "x stride ", p.gemm.x_stride);
+  EXPECT(stream_takes(view) && rows_are_aligned(p.gemm.x, p.gemm.x_stride, m), "x stride ",
+         p.gemm.x_stride);
   const StreamConfig config = stream_config(problem.tokens());
   const Grid grid = stream_grid(config, p, std::min(problem.blocks, tile_rows(n)));
   const size_t tiles = tile_rows(n) * tile_columns(view.k);

@@ -81,7 +81,7 @@ std::vector<uint16_t> on_gpu(Problem& problem, const GemmChoice& choice, Queue& 
   const gpu::GemmLaunch launch =
       gpu::plan_gemm({problem.x.data(), problem.w.k, problem.m, problem.view(), problem.bias.data(),
                       y.data(), problem.w.n},
-                     choice);
+                     choice, gpu::gemm_traits(queue.device()));
   GuardedBuffer<uint8_t> workspace(static_cast<int64_t>(launch.workspace_bytes));
   gpu::gemm(queue, launch, workspace.data());
   return y.copy();

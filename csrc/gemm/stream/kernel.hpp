@@ -31,27 +31,9 @@
 #include "csrc/gemm/stream/config.hpp"
 #include "csrc/gemm/stream/params.hpp"
 #include "csrc/gemm/stream/patch.hpp"
+#include "csrc/gemm/stream/plan.hpp"
 
 namespace nf12 {
-
-template <StreamConfig config>
-struct StreamPlan {
-  static constexpr int kTokens = config.tokens;
-  static constexpr int kWaves = config.waves;
-  static constexpr int kGroups = kTokens / 8;  // a matrix instruction takes 8 tokens
-  static constexpr int kStages = 2;            // tiles of a wave's ring
-  static constexpr int kStageWords = kTileBytes / 4;
-  static constexpr int kRingWords = kStages * kStageWords;
-  static constexpr int kSegmentFloats = kTokens * kTileRows;
-
-  static constexpr int kRings = 0;  // in words of the block's shared memory
-  static constexpr int kScratch = kRings + kWaves * kRingWords;
-  static constexpr int kPlane = kScratch + kWaves * kScratchWords;
-  static constexpr int kSharedBytes = 4 * (kPlane + kWaves * 2 * kSegmentFloats);
-
-  static_assert(kTokens == 8 || kTokens == 16);
-  static_assert(arch::Fragments::kRuns == 2, "fragments of m16n8k16");
-};
 
 // The tiles [begin, begin + count) of a wave, counted within its block.
 struct StreamRun {
@@ -269,6 +251,7 @@ NF12_DEVICE void store_rows(const GemmParams& p, int columns, const arch::Shared
 template <StreamConfig config>
 NF12_DEVICE void stream_gemm(const StreamParams& p) {
   using Plan = StreamPlan<config>;
+  static_assert(arch::Fragments::kRuns == 2, "written for the fragments of m16n8k16");
   NF12_SHARED_AT_LAUNCH(uint32_t, shared, Plan::kSharedBytes / 4);
   const StreamRun run = stream_run<Plan::kWaves>(p);
   const PackedView& weight = p.gemm.weight;

@@ -5,18 +5,22 @@
 
 #include "csrc/gemm/grid.hpp"
 #include "csrc/gemm/stream/config.hpp"
-#include "csrc/gemm/stream/kernel.hpp"
 #include "csrc/gemm/stream/params.hpp"
 
 namespace nf12 {
 
 // The kernel takes whole, contiguous tiles and reads x in pieces of 16 bytes. column_magic is exact
 // from 2 to 8192 columns; tile numbers fit 31 bits.
-inline bool stream_takes(const PackedView& weight, const uint16_t* x, int64_t x_stride, int64_t m) {
+constexpr bool stream_takes(const PackedView& weight) {
   const int64_t columns = tile_columns(weight.k), rows = tile_rows(weight.n);
-  return m <= 16 && weight.k % kTileColumns == 0 && columns >= 2 && columns <= 8192 &&
+  return weight.k % kTileColumns == 0 && columns >= 2 && columns <= 8192 &&
          rows * columns < int64_t{1} << 31 && weight.payload_stride_bytes == columns * kTileBytes &&
-         weight.index_stride == columns && reinterpret_cast<uintptr_t>(x) % 16 == 0 &&
+         weight.index_stride == columns;
+}
+
+// The rows of x where the kernel reads them.
+inline bool rows_are_aligned(const uint16_t* x, int64_t x_stride, int64_t m) {
+  return reinterpret_cast<uintptr_t>(x) % 16 == 0 &&
          (m == 1 || (x_stride % 8 == 0 && x_stride >= 0));
 }
 

@@ -4,10 +4,9 @@
 // cycles each, which at 1 % of escapes would take three times as long as the tile's bytes.
 #pragma once
 #include "csrc/gemm/matrix/patch.hpp"
+#include "csrc/gemm/stream/plan.hpp"
 
 namespace nf12 {
-
-inline constexpr int kScratchWords = kTileWeights / 2;  // of a wave
 
 // Fragments: pair `slot` of lane `owner` lies at this word of the scratch.
 NF12_DEVICE int scratch_word(int owner, int slot) {

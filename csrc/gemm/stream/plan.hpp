@@ -1,0 +1,28 @@
+// The shared memory of one compiled streaming kernel.
+#pragma once
+#include "csrc/format/layout.hpp"
+#include "csrc/gemm/stream/config.hpp"
+
+namespace nf12 {
+
+inline constexpr int kScratchWords = kTileWeights / 2;  // of a wave: one tile decoded
+
+template <StreamConfig config>
+struct StreamPlan {
+  static constexpr int kTokens = config.tokens;
+  static constexpr int kWaves = config.waves;
+  static constexpr int kGroups = kTokens / 8;  // a matrix instruction takes 8 tokens
+  static constexpr int kStages = 2;            // tiles of a wave's ring
+  static constexpr int kStageWords = kTileBytes / 4;
+  static constexpr int kRingWords = kStages * kStageWords;
+  static constexpr int kSegmentFloats = kTokens * kTileRows;
+
+  static constexpr int kRings = 0;  // in words of the block's shared memory
+  static constexpr int kScratch = kRings + kWaves * kRingWords;
+  static constexpr int kPlane = kScratch + kWaves * kScratchWords;
+  static constexpr int kSharedBytes = 4 * (kPlane + kWaves * 2 * kSegmentFloats);
+
+  static_assert(kTokens == 8 || kTokens == 16);
+};
+
+}  // namespace nf12
