@@ -55,17 +55,17 @@ WHOLE_WEIGHT = [
         "host_whole_weight_test",
     ),
     Mutant(
-        "gather_id_unsigned",
+        "gather_reads_before_the_first_row",
         "csrc/gather/kernel.hpp",
-        "static_cast<int32_t>(low)",
-        "static_cast<int64_t>(low)",
+        "id >= 0 && id < p.weight.n",
+        "id < p.weight.n",
         "host_whole_weight_test",
     ),
     Mutant(
-        "gather_patches_the_next_piece",
+        "gather_patches_another_pair",
         "csrc/gather/kernel.hpp",
-        "column >= kPieceColumns",
-        "column > kPieceColumns",
+        "j == column / 2 ? mask : 0",
+        "j == column / 4 ? mask : 0",
         "host_whole_weight_test",
     ),
     Mutant(
