@@ -93,12 +93,17 @@ def test_gemm_of_every_shape(k: int) -> None:
 
 @pytest.mark.parametrize("path", _C.gpu_kernels())
 def test_gemm_by_every_path(path: str) -> None:
-    if path == "fused" and torch.version.hip is None:
-        pytest.skip("this version has no fused kernels for NVIDIA")
-    weight = realistic_weights(200, 1000, tile_share=0.5)
-    packed, x = pack(weight), activations(9, 1000)
-    with nf12.use_kernel(path):
-        assert_gemm_close(multiply(x, packed), x, weight)
+    other = "fused" if torch.version.hip is None else "stream"
+    if path == other:
+        pytest.skip(f"this version has no {other} kernels for these GPUs")
+    for n, k in ((200, 1024), (4096, 4096)):
+        weight = realistic_weights(n, k, tile_share=0.5)
+        packed = pack(weight)
+        for m in (1, 8, 9, 16):
+            x = activations(m, k)
+            with nf12.use_kernel(path):
+                y = ops.gemm(x.to(DEVICE), *packed).cpu()
+            assert_gemm_close(y, x, weight, what=f"n {n} k {k} m {m}")
 
 
 @pytest.mark.parametrize("m", (16, 256, 1024))
