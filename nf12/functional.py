@@ -259,11 +259,15 @@ class Selection:
 
 def kernels(backend: Backend | str) -> tuple[str, ...]:
     """Names of the gemm kernels of a backend: the levels of a CPU (least first, also those that
-    this processor lacks), fused, stream, matrix and buffered of a GPU, none of torch."""
+    this processor lacks), fused, stream (cuda alone), matrix and buffered of a GPU, none of
+    torch."""
     backend = Backend(backend)
     if backend is Backend.CPU:
         return tuple(introspection().cpu_levels())
-    return tuple(introspection().gpu_kernels()) if backend in GPU_BACKENDS else ()
+    if backend not in GPU_BACKENDS:
+        return ()
+    names = introspection().gpu_kernels()
+    return tuple(name for name in names if name != "stream" or backend is Backend.CUDA)
 
 
 def select(m: int, n: int, k: int, device: torch.device | str = "cpu") -> Selection:

@@ -17,7 +17,9 @@ TESTS = Path(__file__).parent
 
 # Answers each request with two lines: the process id, then the exit code (negative: the signal).
 SERVER = """
-import json, os, sys, traceback
+import json, os, signal, sys, traceback
+# A shell starts background jobs with Ctrl-C ignored, and Python leaves it so.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 import torch, nf12, nf12.checkpoint, nf12.cli, checkpoints
 for line in sys.stdin:
     request = json.loads(line)
