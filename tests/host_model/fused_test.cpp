@@ -6,18 +6,13 @@
 #include <cstring>
 
 #include "csrc/format/escapes.hpp"
-#include "csrc/gemm/combine.hpp"
 #include "csrc/gemm/fused/instances/configs.hpp"
 #include "csrc/gemm/fused/kernel.hpp"
 #include "csrc/gemm/fused/launch.hpp"
-#include "tests/cpp/codec.hpp"
-#include "tests/host_model/machine.hpp"
+#include "tests/host_model/gemm_problem.hpp"
 
 namespace nf12::test {
 namespace {
-
-using arch::host::Buffer;
-using arch::host::Report;
 
 template <int tokens>
 void fused(const GemmParams& p) {
@@ -28,115 +23,33 @@ constexpr FusedKernel kFused[] = {nullptr,   fused<1>,  fused<2>,  fused<3>,  fu
                                   fused<6>,  fused<7>,  fused<8>,  fused<9>,  fused<10>, fused<11>,
                                   fused<12>, fused<13>, fused<14>, fused<15>, fused<16>};
 
-float value_of(uint16_t bits) { return float_from_bf16(bits); }
-uint16_t exact_bits(double value) {
-  const auto as_float = static_cast<float>(value);
-  const auto bits = static_cast<uint16_t>(__builtin_bit_cast(uint32_t, as_float) >> 16);
-  EXPECT(value_of(bits) == value, value, " is not a BF16 value");
-  return bits;
-}
-
-// x [m, k] with a gap after each row; NaN in the gaps shows as NaN in y if it is ever multiplied.
-struct Activations {
-  int64_t m, k, stride;
-  GuardedBuffer<uint16_t> storage;
-  int64_t offset;
-
-  Activations(int64_t m, int64_t k, int64_t gap, int64_t offset)
-      : m(m), k(k), stride(k + gap), storage(offset + (m - 1) * stride + k), offset(offset) {
-    for (int64_t i = 0; i < storage.size(); ++i) storage[i] = 0x7FC0;
-  }
-  uint16_t* data() { return storage.data() + offset; }
-  uint16_t& at(int64_t token, int64_t column) { return data()[token * stride + column]; }
-};
-
-struct Problem {
-  Weights w;
-  PackedBytes packed;
-  Activations x;
-  std::vector<uint16_t> bias;  // empty: none
+struct Problem : GemmProblem {
   int splits = 1;
-
-  Problem(int64_t m, int64_t n, int64_t k, int64_t x_gap = 0, int64_t x_offset = 0)
-      : w(1, n, k), x(m, k, x_gap, x_offset) {}
-  void pack(int base = -1) { packed = pack_by_the_book(w, base); }
-  PackedView view() const { return view_of(packed, w.n, w.k); }
+  using GemmProblem::GemmProblem;
 };
 
-GemmParams params_of(Problem& problem, const PackedView& view, uint16_t* y, int64_t y_stride) {
-  GemmParams p = {};
-  p.weight = view;
-  p.x = problem.x.data();
-  p.x_stride = problem.x.stride;
-  p.bias = problem.bias.empty() ? nullptr : problem.bias.data();
-  p.y = y;
-  p.y_stride = y_stride;
-  p.m = static_cast<int32_t>(problem.x.m);
+GemmParams fused_params(Problem& problem, const PackedView& view, uint16_t* y, int64_t y_stride) {
+  GemmParams p = params_of(problem, view, y, y_stride);
   p.scalar_columns = scalar_columns_of(p.x, p.x_stride, p.m, view.k);
-  p.scale = std::ldexp(1.0f, -scale_shift(view.base));
   return p;
 }
 
-// The kernel over all blocks; the gaps between rows of y must stay as they were.
+// The kernel over all blocks.
 std::vector<uint16_t> run_fused(Problem& problem, const PackedView& view, uint64_t seed) {
   const int m = static_cast<int>(problem.x.m);
-  const int64_t n = view.n, y_stride = n + 5;
-  GuardedBuffer<uint16_t> y((m - 1) * y_stride + n);
-  const std::vector<uint16_t> before = y.copy();
-  GemmParams p = params_of(problem, view, y.data(), y_stride);
+  Outputs y(m, view.n);
+  GemmParams p = fused_params(problem, view, y.data(), y.stride);
   const GemmConfig config = fused_config(m);
   const Grid grid = fused_grid(config, p, problem.splits);
-  GuardedBuffer<float> partials(workspace_floats(p));
-  p.partials = p.splits > 1 ? partials.data() : nullptr;
-
-  const size_t tile_row_bytes = tile_columns(view.k) * kTileBytes;
-  const size_t last_row = tile_rows(view.n) - 1;
-  std::vector<Buffer> buffers = {
-      {view.payload, last_row * view.payload_stride_bytes + tile_row_bytes, false, "payload"},
-      {view.index, 4 * (last_row * view.index_stride + tile_columns(view.k)), false, "index"},
-      {view.escapes, size_t{16} * view.quads, false, "escapes"},
-      {p.x, 2 * static_cast<size_t>((m - 1) * p.x_stride + view.k), false, "x"},
-      {p.bias, 2 * problem.bias.size(), false, "bias"},
-      {p.splits > 1 ? nullptr : y.data(), 2 * static_cast<size_t>(y.size()), true, "y"},
-      {partials.data(), 4 * static_cast<size_t>(partials.size()), true, "partials"}};
-  try {
-    run_kernel({"nf12_gemm_fused_m" + std::to_string(m), static_cast<int>(grid.x),
-                static_cast<int>(grid.y), config.waves, seed, buffers},
-               p, [&] { kFused[m](p); });
-    if (p.splits > 1) {
-      const Grid last = combine_grid(p);
-      buffers = {{partials.data(), 4 * static_cast<size_t>(partials.size()), false, "partials"},
-                 {p.bias, 2 * problem.bias.size(), false, "bias"},
-                 {y.data(), 2 * static_cast<size_t>(y.size()), true, "y"}};
-      run_kernel({"nf12_gemm_combine", static_cast<int>(last.x), static_cast<int>(last.y),
-                  kCombineThreads / arch::kWave, seed, buffers},
-                 p, [&] { combine_splits(p, kCombineThreads); });
-    }
-  } catch (const Report& report) {
-    EXPECT(false, report.what());
-  }
-  std::vector<uint16_t> out;
-  for (int64_t i = 0; i < y.size(); ++i) {
-    if (i % y_stride < n)
-      out.push_back(y[i]);
-    else
-      EXPECT(y[i] == before[i], "y written between its rows, element ", i);
-  }
-  return out;
-}
-
-// BF16 bits of w * 2^s, and of what padding columns decode to.
-uint16_t scaled_bits(uint16_t bits, int base) {
-  const uint32_t exponent = bits >> 7 & 0xFF;
-  if (exponent == 0xFF) return bits;  // infinities, and NaN with its payload
-  const float scaled = std::ldexp(value_of(bits), scale_shift(base));
-  return static_cast<uint16_t>(__builtin_bit_cast(uint32_t, scaled) >> 16);
+  run_split("nf12_gemm_fused_m" + std::to_string(m), grid, config.waves, seed, problem, p, y,
+            kFused[m]);
+  return y.rows();
 }
 
 // The order of fused/kernel.hpp, written down once more.
 std::vector<uint16_t> reference(Problem& problem, const PackedView& view) {
   const int m = static_cast<int>(problem.x.m);
-  GemmParams p = params_of(problem, view, nullptr, 0);
+  GemmParams p = fused_params(problem, view, nullptr, 0);
   const GemmConfig config = fused_config(m);
   fused_grid(config, p, problem.splits);
   const auto columns = static_cast<int>(tile_columns(view.k));
@@ -172,64 +85,15 @@ std::vector<uint16_t> reference(Problem& problem, const PackedView& view) {
         total += sum;
       }
       const float bias = problem.bias.empty() ? -0.0f : value_of(problem.bias[row]);
-      out.push_back(finish(p.splits > 1 ? total : total, p.scale, bias));
+      out.push_back(finish(total, p.scale, bias));
     }
   }
   return out;
-}
-
-bool is_nan(uint16_t bits) { return (bits & 0x7FFF) > 0x7F80; }
-
-void expect_same(const std::vector<uint16_t>& got, const std::vector<uint16_t>& wanted, int64_t n,
-                 const std::string& what) {
-  EXPECT(got.size() == wanted.size(), what, ": ", got.size(), " outputs");
-  for (size_t i = 0; i < std::min(got.size(), wanted.size()); ++i) {
-    // Which NaN comes out depends on the order of an instruction's operands, and no GPU promises
-    // it.
-    if (got[i] == wanted[i] || (is_nan(got[i]) && is_nan(wanted[i]))) continue;
-    EXPECT(false, what, ": token ", i / n, ", row ", i % n, " is ", value_of(got[i]), ", wanted ",
-           value_of(wanted[i]));
-    return;
-  }
 }
 
 std::string name_of(const Problem& problem) {
   return join("m ", problem.x.m, ", n ", problem.w.n, ", k ", problem.w.k, ", x stride ",
               problem.x.stride, ", splits ", problem.splits);
-}
-
-// Small integers: every sum is exact in FP32, so the result is the integer product, rounded once.
-void fill_integers(Problem& problem, Random& random) {
-  for (int64_t row = 0; row < problem.w.n; ++row)
-    for (int64_t k = 0; k < problem.w.k; ++k)
-      problem.w.at(0, row, k) = exact_bits(static_cast<int>(random() % 7) - 3);
-  for (int64_t t = 0; t < problem.x.m; ++t)
-    for (int64_t k = 0; k < problem.x.k; ++k)
-      problem.x.at(t, k) = exact_bits(static_cast<int>(random() % 5) - 2);
-}
-
-std::vector<uint16_t> integer_product(Problem& problem) {
-  std::vector<uint16_t> out;
-  for (int64_t t = 0; t < problem.x.m; ++t)
-    for (int64_t row = 0; row < problem.w.n; ++row) {
-      double sum = problem.bias.empty() ? 0 : value_of(problem.bias[row]);
-      for (int64_t k = 0; k < problem.w.k; ++k)
-        sum += double{value_of(problem.x.at(t, k))} * value_of(problem.w.at(0, row, k));
-      const auto as_float = static_cast<float>(sum);
-      out.push_back(bf16_from_float_bits(__builtin_bit_cast(uint32_t, as_float)));
-    }
-  return out;
-}
-
-// Values of a model, and among them anything a BF16 can be.
-void fill_model(Problem& problem, Random& random, int rarity) {
-  fill_like_a_model(problem.w, random, rarity);
-  for (int64_t t = 0; t < problem.x.m; ++t)
-    for (int64_t k = 0; k < problem.x.k; ++k) {
-      const auto sign = static_cast<uint16_t>(random() % 2 << 15);
-      problem.x.at(t, k) =
-          static_cast<uint16_t>(sign | (118 + random() % 12) << 7 | (random() & 0x7F));
-    }
 }
 
 void expect_integers_right(Problem& problem, Random& random) {

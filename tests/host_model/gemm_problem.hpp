@@ -5,9 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "csrc/gemm/combine.hpp"
 #include "csrc/gemm/epilogue.hpp"
+#include "csrc/gemm/grid.hpp"
 #include "csrc/gemm/params.hpp"
 #include "tests/cpp/codec.hpp"
+#include "tests/host_model/machine.hpp"
 
 namespace nf12::test {
 
@@ -41,7 +44,7 @@ struct GemmProblem {
 
   GemmProblem(int64_t m, int64_t n, int64_t k, int64_t x_gap = 0, int64_t x_offset = 0)
       : w(1, n, k), x(m, k, x_gap, x_offset) {}
-  void pack(int base = -1) { packed = test::pack(w, base, kOneThread, cpu::Level::kPortable); }
+  void pack(int base = -1) { packed = pack_by_the_book(w, base); }
   PackedView view() const { return view_of(packed, w.n, w.k); }
 };
 
@@ -57,6 +60,69 @@ inline GemmParams params_of(GemmProblem& problem, const PackedView& view, uint16
   p.m = static_cast<int32_t>(problem.x.m);
   p.scale = std::ldexp(1.0f, -scale_shift(view.base));
   return p;
+}
+
+// The memory that a launch reads.
+inline std::vector<arch::host::Buffer> inputs_of(const GemmProblem& problem, const GemmParams& p) {
+  const size_t tile_row_bytes = tile_columns(p.weight.k) * kTileBytes;
+  const size_t last_row = tile_rows(p.weight.n) - 1;
+  return {{p.weight.payload, last_row * p.weight.payload_stride_bytes + tile_row_bytes, false,
+           "payload"},
+          {p.weight.index, 4 * (last_row * p.weight.index_stride + tile_columns(p.weight.k)), false,
+           "index"},
+          {p.weight.escapes, size_t{16} * p.weight.quads, false, "escapes"},
+          {p.x, 2 * static_cast<size_t>((p.m - 1) * p.x_stride + p.weight.k), false, "x"},
+          {p.bias, 2 * problem.bias.size(), false, "bias"}};
+}
+
+// y [m, n] with gaps between its rows, which must stay as they were.
+struct Outputs {
+  int64_t n, stride;
+  GuardedBuffer<uint16_t> storage;
+  std::vector<uint16_t> before;
+
+  Outputs(int64_t m, int64_t n)
+      : n(n), stride(n + 5), storage((m - 1) * stride + n), before(storage.copy()) {}
+  uint16_t* data() { return storage.data(); }
+  arch::host::Buffer buffer() {
+    return {storage.data(), 2 * static_cast<size_t>(storage.size()), true, "y"};
+  }
+  std::vector<uint16_t> rows() {
+    std::vector<uint16_t> out;
+    for (int64_t i = 0; i < storage.size(); ++i) {
+      if (i % stride < n)
+        out.push_back(storage[i]);
+      else
+        EXPECT(storage[i] == before[i], "y written between its rows, element ", i);
+    }
+    return out;
+  }
+};
+
+// A launch whose grid and splits are set in `p`, and the sum of its splits. `body` is given p with
+// its partials.
+template <typename Body>
+void run_split(const std::string& kernel, const Grid& grid, int waves, uint64_t seed,
+               const GemmProblem& problem, GemmParams p, Outputs& y, const Body& body) {
+  GuardedBuffer<float> sums(workspace_floats(p));
+  const auto partials = [&](bool writable) -> arch::host::Buffer {
+    return {sums.data(), 4 * static_cast<size_t>(sums.size()), writable, "partials"};
+  };
+  p.partials = p.splits > 1 ? sums.data() : nullptr;
+  std::vector<arch::host::Buffer> buffers = inputs_of(problem, p);
+  buffers.push_back(p.splits > 1 ? partials(true) : y.buffer());
+  try {
+    run_kernel({kernel, static_cast<int>(grid.x), static_cast<int>(grid.y), waves, seed, buffers},
+               p, [&] { body(p); });
+    if (p.splits == 1) return;
+    const Grid last = combine_grid(p);
+    buffers = {partials(false), {p.bias, 2 * problem.bias.size(), false, "bias"}, y.buffer()};
+    run_kernel({"nf12_gemm_combine", static_cast<int>(last.x), static_cast<int>(last.y),
+                kCombineThreads / arch::kWave, seed, buffers},
+               p, [&] { combine_splits(p, kCombineThreads); });
+  } catch (const arch::host::Report& report) {
+    EXPECT(false, report.what());
+  }
 }
 
 // BF16 bits of w * 2^s, and of what padding columns decode to.

@@ -7,7 +7,6 @@
 #include <cstring>
 
 #include "csrc/format/escapes.hpp"
-#include "csrc/gemm/combine.hpp"
 #include "csrc/gemm/matrix/instances/configs.hpp"
 #include "csrc/gemm/matrix/kernel.hpp"
 #include "csrc/gemm/matrix/launch.hpp"
@@ -16,9 +15,6 @@
 
 namespace nf12::test {
 namespace {
-
-using arch::host::Buffer;
-using arch::host::Report;
 
 constexpr int kShapes[] = {16, 32, 64, 128};  // tokens of a block
 
@@ -46,53 +42,16 @@ struct Problem : GemmProblem {
       : GemmProblem(m, n, k, x_gap, x_offset), tokens(shape_of(m)) {}
 };
 
-// The kernel over all blocks; the gaps between rows of y must stay as they were.
+// The kernel over all blocks.
 std::vector<uint16_t> run_matrix(Problem& problem, const PackedView& view, uint64_t seed) {
-  const int m = static_cast<int>(problem.x.m);
-  const int64_t n = view.n, y_stride = n + 5;
-  GuardedBuffer<uint16_t> y((m - 1) * y_stride + n);
-  const std::vector<uint16_t> before = y.copy();
-  GemmParams p = params_of(problem, view, y.data(), y_stride);
+  Outputs y(problem.x.m, view.n);
+  GemmParams p = params_of(problem, view, y.data(), y.stride);
   const MatrixConfig config = matrix_config(problem.tokens);
   EXPECT(matrix_takes(config, p.x_stride), "x stride ", p.x_stride);
   const Grid grid = matrix_grid(config, p, problem.splits);
-  GuardedBuffer<float> partials(workspace_floats(p));
-  p.partials = p.splits > 1 ? partials.data() : nullptr;
-
-  const size_t tile_row_bytes = tile_columns(view.k) * kTileBytes;
-  const size_t last_row = tile_rows(view.n) - 1;
-  std::vector<Buffer> buffers = {
-      {view.payload, last_row * view.payload_stride_bytes + tile_row_bytes, false, "payload"},
-      {view.index, 4 * (last_row * view.index_stride + tile_columns(view.k)), false, "index"},
-      {view.escapes, size_t{16} * view.quads, false, "escapes"},
-      {p.x, 2 * static_cast<size_t>((m - 1) * p.x_stride + view.k), false, "x"},
-      {p.bias, 2 * problem.bias.size(), false, "bias"},
-      {p.splits > 1 ? nullptr : y.data(), 2 * static_cast<size_t>(y.size()), true, "y"},
-      {partials.data(), 4 * static_cast<size_t>(partials.size()), true, "partials"}};
-  try {
-    run_kernel({"nf12_gemm_matrix_t" + std::to_string(problem.tokens), static_cast<int>(grid.x),
-                static_cast<int>(grid.y), config.waves, seed, buffers},
-               p, [&] { run_shape(problem.tokens, p); });
-    if (p.splits > 1) {
-      const Grid last = combine_grid(p);
-      buffers = {{partials.data(), 4 * static_cast<size_t>(partials.size()), false, "partials"},
-                 {p.bias, 2 * problem.bias.size(), false, "bias"},
-                 {y.data(), 2 * static_cast<size_t>(y.size()), true, "y"}};
-      run_kernel({"nf12_gemm_combine", static_cast<int>(last.x), static_cast<int>(last.y),
-                  kCombineThreads / arch::kWave, seed, buffers},
-                 p, [&] { combine_splits(p, kCombineThreads); });
-    }
-  } catch (const Report& report) {
-    EXPECT(false, report.what());
-  }
-  std::vector<uint16_t> out;
-  for (int64_t i = 0; i < y.size(); ++i) {
-    if (i % y_stride < n)
-      out.push_back(y[i]);
-    else
-      EXPECT(y[i] == before[i], "y written between its rows, element ", i);
-  }
-  return out;
+  run_split("nf12_gemm_matrix_t" + std::to_string(problem.tokens), grid, config.waves, seed,
+            problem, p, y, [&](const GemmParams& q) { run_shape(problem.tokens, q); });
+  return y.rows();
 }
 
 // The order of the model's multiply_fragment and of matrix/kernel.hpp, written down once more.
