@@ -30,7 +30,7 @@ from nf12.validation import gemm_bound, gemm_reference
 
 # The operator's words for a kernel that a build lacks, and for what one does not take.
 LEFT_OUT = "is not built for this GPU"
-NOT_TAKEN = ("takes at most", "rounds twice with a bias")
+NOT_TAKEN = ("takes at most", "rounds twice with a bias", "needs in_features", "needs rows of x")
 
 
 @dataclass(frozen=True)

@@ -218,6 +218,9 @@ TEST(hostile_index_words_never_read_outside_the_table) {
     fill_integers(problem, random);
     problem.pack();
     problem.packed.index.assign(4, word);
+    // No list may name a weight twice: two lanes would then write it, in any order.
+    for (size_t i = 0; i < problem.packed.escapes.size(); ++i)
+      problem.packed.escapes[i] = static_cast<uint32_t>(i % kTileWeights) << 16 | exact_bits(1);
     run_stream(problem, problem.view(), 1);  // the model reports any read outside
   }
 }
