@@ -106,6 +106,29 @@ def test_gemm_by_every_path(path: str) -> None:
             assert_gemm_close(y, x, weight, what=f"n {n} k {k} m {m}")
 
 
+def test_a_chain_of_calls_with_and_without_dependent_launch() -> None:
+    """Each call reads what the one before wrote, with nothing between them, in a graph as well."""
+    packed = pack(realistic_weights(1024, 1024, tile_share=0.5))
+    results = []
+    for allowed in (True, False):
+        _C.set_dependent_launch(allowed)
+        try:
+            x = activations(4, 1024).to(DEVICE)
+            graph = torch.cuda.CUDAGraph()
+            ops.gemm(x, *packed)
+            with torch.cuda.graph(graph):
+                y = x
+                for _ in range(50):
+                    y = ops.gemm(y, *packed)
+            for _ in range(3):
+                graph.replay()
+            results.append(y.cpu())
+        finally:
+            _C.set_dependent_launch(True)
+    assert_bits_equal(*results)
+    assert bool(results[0].isfinite().all() & (results[0] != 0).any())
+
+
 @pytest.mark.parametrize("m", (16, 256, 1024))
 def test_buffered_slices_round_once(m: int) -> None:
     """Two slices of 64 MiB; torch rounds the product first when it writes into a wider y."""

@@ -545,6 +545,24 @@ def test_names_of_kernels(gpu: StandIn) -> None:
         ops.gemm(x, *packed)
 
 
+def test_dependent_launch_can_be_turned_off(gpu: StandIn) -> None:
+    """For the process. The kernels of this driver do not know it, and run as ever."""
+    packed, x = pack(realistic_weights(32, 64)), activations(4, 64)
+    assert _C.dependent_launch(), "so it is at first"
+    wanted = ops.gemm(x, *packed)
+    try:
+        _C.set_dependent_launch(False)
+        seen = []
+        thread = threading.Thread(target=lambda: seen.append(_C.dependent_launch()))
+        thread.start()
+        thread.join()
+        assert seen == [False] and not _C.dependent_launch()
+        assert_bits_equal(ops.gemm(x, *packed), wanted)
+    finally:
+        _C.set_dependent_launch(True)
+    assert _C.dependent_launch()
+
+
 def test_a_name_of_the_other_kind_of_device_has_no_effect(gpus: StandIn) -> None:
     packed, x = pack(realistic_weights(32, 64)), activations(16, 64)
     with nf12.use_kernel("fused"):

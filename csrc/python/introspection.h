@@ -35,6 +35,10 @@ NF12_EXPORT const char* nf12_kernel_name(int32_t kernel);
 NF12_EXPORT int32_t nf12_set_kernel_override(int32_t kernel);
 NF12_EXPORT int32_t nf12_kernel_override(void);
 
+// Whether kernels that know dependent launch use it, for the whole process; so they do at first.
+NF12_EXPORT void nf12_set_dependent_launch(int32_t allowed);
+NF12_EXPORT int32_t nf12_dependent_launch(void);
+
 // Entry points that code objects may hold. Null past the last one.
 NF12_EXPORT int32_t nf12_gpu_kernels(void);
 NF12_EXPORT const char* nf12_gpu_kernel_name(int32_t i);

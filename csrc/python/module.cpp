@@ -165,4 +165,14 @@ PYBIND11_MODULE(_C, m) {
   m.def("set_kernel_override", set_kernel_override, py::arg("name"),
         "Makes this thread's gemm calls use a kernel by name; None restores the choice.");
   m.def("kernel_override", kernel_override, "This thread's override, or None.");
+  m.def(
+      "set_dependent_launch", [](bool allowed) { nf12_set_dependent_launch(allowed); },
+      py::arg("allowed"),
+      "Whether NVIDIA kernels may start before the one in front of them ends (programmatic "
+      "dependent launch), for the whole process. For benchmarks and for those who look for a "
+      "fault; "
+      "a captured graph keeps what held then.");
+  m.def(
+      "dependent_launch", [] { return nf12_dependent_launch() != 0; },
+      "What was set; at first True.");
 }

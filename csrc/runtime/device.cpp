@@ -31,6 +31,8 @@ class RelaxedCapture {
   int mode_ = kCaptureModeRelaxed;
 };
 
+std::atomic<bool> dependent_launch_allowed = true;
+
 // Of "sm_90".
 int compute_capability(const std::string& arch) { return std::stoi(arch.substr(strlen("sm_"))); }
 
@@ -82,6 +84,9 @@ class Devices {
 
 const Device& Device::of(int index) { return Devices::all().of(index); }
 void use_driver(const char* path) { Devices::all().use_driver(path); }
+
+void set_dependent_launch(bool allowed) { dependent_launch_allowed = allowed; }
+bool dependent_launch() { return dependent_launch_allowed.load(std::memory_order_relaxed); }
 
 Device::Device(const Driver& driver, int index) : driver_(&driver), index_(index) {
   int device = index;
@@ -168,13 +173,14 @@ void Queue::launch_raw(Kernel kernel, int64_t blocks_x, int64_t blocks_y, int th
 void Queue::launch_dependent_raw(Kernel kernel, int64_t blocks, int threads, int shared_bytes,
                                  void** arguments) {
   const Driver& driver = *device_.driver_;
+  const bool early = device_.has_dependent_launch_ && dependent_launch();
   LaunchAttribute dependent = {.id = kCudaDependentLaunch, .value = 1, .unused = {}};
   const LaunchConfig config = {.grid = {static_cast<unsigned>(blocks), 1, 1},
                                .block = {static_cast<unsigned>(threads), 1, 1},
                                .shared_bytes = static_cast<unsigned>(shared_bytes),
                                .stream = stream_,
                                .attributes = &dependent,
-                               .attribute_count = device_.has_dependent_launch_ ? 1u : 0u};
+                               .attribute_count = early ? 1u : 0u};
   driver(driver.launch_with, &config, device_.function(kernel), arguments,
          static_cast<void**>(nullptr));
 }

@@ -95,6 +95,12 @@ class Queue {
   bool pushed_ = false;     // NVIDIA: our context lies on the thread's stack
 };
 
+// Whether launch_dependent lets kernels start early where the GPU can: true, until a benchmark that
+// compares the two forms, or someone who looks for a fault, says otherwise for the whole process. A
+// captured graph keeps the form that it was captured in.
+void set_dependent_launch(bool allowed);
+bool dependent_launch();
+
 // For the tests: from now on devices are those of the HIP driver at `path`, all unknown as yet;
 // null: of torch's own. The driver brings stand-ins for code objects that this build lacks. No
 // operator may run meanwhile.

@@ -7,6 +7,7 @@
 #include "csrc/cpu/level.hpp"
 #include "csrc/format/layout.hpp"
 #include "csrc/runtime/code_objects.hpp"
+#include "csrc/runtime/device.hpp"
 #include "csrc/torch/error.hpp"
 #include "csrc/torch/gpu.hpp"
 #include "csrc/torch/kernel_override.hpp"
@@ -92,6 +93,9 @@ int32_t nf12_set_kernel_override(int32_t number) {
   return 1;
 }
 int32_t nf12_kernel_override() { return kernel_override; }
+
+void nf12_set_dependent_launch(int32_t allowed) { runtime::set_dependent_launch(allowed != 0); }
+int32_t nf12_dependent_launch() { return runtime::dependent_launch(); }
 
 int32_t nf12_gpu_kernels() { return runtime::kKernels; }
 const char* nf12_gpu_kernel_name(int32_t i) {
