@@ -3,6 +3,9 @@
 Cold: what the last-level cache held is pushed out first, and each copy of the weight is used once,
 so that weights come from memory as they do in a model. Warm: the same copy again and again.
 
+`rotate` does without pushing anything out: it takes turns over so many copies that together they
+exceed the cache twice. It is what benchmarks use, `alternate` what has memory for few copies only.
+
 On a GPU the calls over all copies are one graph between two events: neither the host's time nor the
 events' own blurs a call of a few microseconds. Calls that cannot be captured run one by one, and a
 Timing says so.
@@ -80,6 +83,90 @@ def _prepare(
     return cold, warm
 
 
+@dataclass(frozen=True)
+class Rotation:
+    """Median microseconds a call, and the result of the last timed call."""
+
+    us: float
+    result: Tensor
+    is_graph: bool
+
+
+def rotate(
+    calls: Sequence[Call],
+    copies: int,
+    device: torch.device,
+    *,
+    calls_per_turn: int,
+    turns: int,
+    seconds: float = 0.0,
+    capturable: bool,
+) -> list[Rotation]:
+    """Times each of `calls`, which take turns: at least `turns` of them, for at least `seconds`.
+
+    A turn is `calls_per_turn` calls one after the other, the next on the next copy. On a GPU it is
+    one replay of a graph, and all turns are enqueued before the first one is waited for.
+    """
+    with torch.inference_mode():
+        for call in calls:
+            call(0)
+        if device.type != "cuda":
+            return _rotate_on_host(calls, copies, calls_per_turn, turns, seconds)
+        order = [i % copies for i in range(calls_per_turn)]
+        contenders, is_graph = _prepare_rotation(calls, order, device, capturable)
+        for runs in contenders:
+            runs.run()
+        spans: list[list[tuple[torch.cuda.Event, torch.cuda.Event]]] = [[] for _ in contenders]
+        with torch.cuda.device(device):
+            end_s = time.perf_counter() + seconds
+            while len(spans[0]) < turns or time.perf_counter() < end_s:
+                for span, runs in zip(spans, contenders, strict=True):
+                    span.append((_event(), _event()))
+                    span[-1][0].record()
+                    runs.run()
+                    span[-1][1].record()
+            spans[-1][-1][1].synchronize()
+        medians = [
+            statistics.median(begin.elapsed_time(end) for begin, end in span) for span in spans
+        ]
+        return [
+            Rotation(median * 1e3 / calls_per_turn, runs.result, is_graph)
+            for median, runs in zip(medians, contenders, strict=True)
+        ]
+
+
+def _prepare_rotation(
+    calls: Sequence[Call], order: Sequence[int], device: torch.device, capture: bool
+) -> tuple[list[_Runs], bool]:
+    try:
+        return [_Runs(call, order, device, capture) for call in calls], capture
+    except RuntimeError as error:
+        if not capture:
+            raise
+        warnings.warn(f"nf12: timed call by call, since capture failed: {error}", stacklevel=3)
+        return [_Runs(call, order, device, False) for call in calls], False
+
+
+def _rotate_on_host(
+    calls: Sequence[Call], copies: int, calls_per_turn: int, turns: int, seconds: float
+) -> list[Rotation]:
+    times: list[list[float]] = [[] for _ in calls]
+    results = [torch.empty(0) for _ in calls]
+    end_s = time.perf_counter() + seconds
+    turn = 1
+    while len(times[0]) < turns or time.perf_counter() < end_s:
+        for i, call in enumerate(calls):
+            start_s = time.perf_counter()
+            for j in range(calls_per_turn):
+                results[i] = call((turn + j) % copies)
+            times[i].append((time.perf_counter() - start_s) * 1e6 / calls_per_turn)
+        turn += calls_per_turn
+    return [
+        Rotation(statistics.median(spent), result, False)
+        for spent, result in zip(times, results, strict=True)
+    ]
+
+
 def _turns(contenders: Sequence[_Runs], flush: CacheFlush | None) -> list[float]:
     times: list[list[float]] = [[] for _ in contenders]
     for runs in contenders:
@@ -105,21 +192,27 @@ class _Runs:
             with torch.cuda.device(device), torch.cuda.graph(self.graph):
                 self._run_all()
 
+    def run(self) -> None:
+        """Once over the copies; on a GPU only enqueued."""
+        if self.graph is None:
+            self._run_all()
+        else:
+            self.graph.replay()
+
     def time_us(self, flush: CacheFlush | None) -> float:
         """Microseconds a call."""
-        run = self._run_all if self.graph is None else self.graph.replay
         if self.device.type != "cuda":
             if flush is not None:
                 flush()
             start = time.perf_counter()
-            run()
+            self.run()
             return (time.perf_counter() - start) * 1e6 / len(self.copies)
         with torch.cuda.device(self.device):
             begin, end = _event(), _event()
             if flush is not None:
                 flush()  # the host is far ahead when this ends
             begin.record()
-            run()
+            self.run()
             end.record()
             end.synchronize()
             elapsed_ms: float = begin.elapsed_time(end)

@@ -146,18 +146,28 @@ def make_weight(n: int, k: int, generator: torch.Generator, escape_rate: float =
     With an escape rate nothing else lies outside the window: values below 2^-9 of the deviation
     become that, and of the weights of a tenth of the tiles so many become 0 or 2^-40.
     """
+    if escape_rate == 0:
+        scale = 0.3 / k**0.5
+        return (
+            torch.randn(n, k, generator=generator, device=generator.device).mul_(scale).bfloat16()
+        )
+    return make_escaping_weight(n, k, generator, escape_rate, ESCAPED_TILES)
+
+
+def make_escaping_weight(
+    n: int, k: int, generator: torch.Generator, escape_rate: float, tile_share: float
+) -> Tensor:
+    """`make_weight` with exactly the escapes asked for, none at 0, in that share of the tiles."""
     device = generator.device
     scale = 0.3 / k**0.5
     w = torch.randn(n, k, generator=generator, device=device).mul_(scale)
-    if escape_rate == 0:
-        return w.bfloat16()
     least = torch.tensor(scale * 2.0**-9, device=device)
     w = torch.where(w.abs() < least, torch.copysign(least, w), w).bfloat16()
     rows, columns = -(-n // 16), -(-k // 64)
-    tiles = torch.rand(rows, columns, generator=generator, device=device) < ESCAPED_TILES
+    tiles = torch.rand(rows, columns, generator=generator, device=device) < tile_share
     in_tiles = tiles.repeat_interleave(16, 0)[:n].repeat_interleave(64, 1)[:, :k]
     chance = torch.rand(n, k, generator=generator, device=device)
-    hit = in_tiles & (chance < escape_rate / ESCAPED_TILES)
+    hit = in_tiles & (chance < escape_rate / tile_share)
     return torch.where(hit, torch.where(w > 0, 0.0, 2.0**-40).bfloat16(), w)
 
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
 import torch
+from fake_graphs import FakeGraphs, Graph
 from gpu_standin import StandIn
 from reference import activations, gemm_bound, gemm_reference, realistic_weights, ulp_bf16
 
@@ -174,50 +173,6 @@ def test_the_first_gpu_with_kernels_is_taken(monkeypatch: pytest.MonkeyPatch) ->
 
 
 # ---- how time is taken ---------------------------------------------------------------------------
-
-
-class FakeGraphs:
-    """torch.cuda as far as timing.py goes: what happens in which order, and how long it takes."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.log: list[str] = []
-        self.clock_ms = 0.0
-        cuda = torch.cuda
-        patch.setattr(cuda, "device", lambda device: contextlib.nullcontext())
-        patch.setattr(cuda, "CUDAGraph", lambda: Graph(self))
-        patch.setattr(cuda, "graph", lambda graph: graph.capture())
-        patch.setattr(cuda, "Event", lambda enable_timing: Event(self))
-        patch.setattr(timing, "CacheFlush", lambda device: lambda: self.log.append("flush"))
-
-
-class Graph:
-    def __init__(self, fake: FakeGraphs) -> None:
-        self.fake = fake
-
-    @contextlib.contextmanager
-    def capture(self) -> Iterator[None]:
-        before = len(self.fake.log)
-        yield
-        self.captured = self.fake.log[before:]
-        del self.fake.log[before:]
-
-    def replay(self) -> None:
-        self.fake.log += self.captured
-        self.fake.clock_ms += 0.001 * sum(float(call[1:].split("@")[0]) for call in self.captured)
-
-
-class Event:
-    def __init__(self, fake: FakeGraphs) -> None:
-        self.fake = fake
-
-    def record(self) -> None:
-        self.at = self.fake.clock_ms
-
-    def synchronize(self) -> None:
-        self.fake.log.append("wait")
-
-    def elapsed_time(self, end: Event) -> float:
-        return end.at - self.at
 
 
 def test_graphs_between_events(monkeypatch: pytest.MonkeyPatch) -> None:
