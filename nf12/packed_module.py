@@ -89,10 +89,11 @@ class PackedModule(nn.Module):
 
     def operands(self, name: str = "weight") -> Operands:
         """The operators' leading arguments for weight `name`. RuntimeError before it is loaded."""
-        if name in self._packed_owner:
+        sizes = self._packed_sizes.get(name)
+        if sizes is None:
             owner, owner_name = self._packed_owner[name]
             return owner.operands(owner_name)
-        n, k, base = self._packed_sizes[name]
+        n, k, base = sizes
         if base == NOT_LOADED:
             raise RuntimeError(f"nf12: {type(self).__name__}.{name} has not been loaded")
         buffers = self._buffers

@@ -22,11 +22,12 @@ NAMES = ["auto", "hip", "cuda", "cpu", "torch"]
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Choices are cached for the process: a test that changes their causes starts anew."""
-    backend._resolve_once.cache_clear()
-    backend.default_backend.cache_clear()
+    caches = (backend._resolve_once, backend.default_backend, functional.direct_gemm)
+    for cache in caches:
+        cache.cache_clear()
     yield monkeypatch  # type: ignore[misc]
-    backend._resolve_once.cache_clear()
-    backend.default_backend.cache_clear()
+    for cache in caches:
+        cache.cache_clear()
 
 
 def test_the_names_are_exactly_these() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.utils.parametrize
 from reference import (
     activations,
     assert_bits_equal,
@@ -129,6 +130,50 @@ def test_the_operator_without_an_autograd_key_is_taken_when_no_gradient_is_asked
     assert ops_called(lambda: module(x)) == {"nf12::gemm"}, "the bias wants a gradient"
     module.requires_grad_(False)
     assert ops_called(lambda: module(x)) == {"nf12::_gemm"}
+
+
+@pytest.mark.parametrize("requires_grad", [True, False])
+def test_each_call_multiplies_by_what_the_module_then_holds(requires_grad: bool) -> None:
+    """Whatever forward keeps to be fast: buffers, bias, hooks and mode may change between calls."""
+    first, second = dense_linear(seed=1), dense_linear(seed=2)
+    second.weight = nn.Parameter(special_weights(128, 192, share=0.02))
+    module, other = Linear.from_linear(first), Linear.from_linear(second)
+    x = activations(3, 192).requires_grad_(requires_grad)
+    inputs = []
+    module.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0]))
+
+    def expect(weight: nn.Linear, bias: Tensor | None) -> None:
+        for mode in (torch.no_grad, torch.inference_mode, torch.enable_grad):
+            with mode():
+                y = module(x)
+            assert y.requires_grad == (mode is torch.enable_grad and requires_grad)
+            assert_gemm_close(y.detach(), x.detach(), weight.weight.detach(), bias)
+            assert inputs.pop() is x
+
+    assert first.bias is not None and second.bias is not None
+    module.requires_grad_(False)
+    expect(first, first.bias)
+    for name in ("weight_payload", "weight_index", "weight_escapes", "weight_meta"):
+        setattr(module, name, getattr(other, name))
+    module.refresh_packed()
+    expect(second, first.bias)
+    module.bias = nn.Parameter(torch.ones(128, dtype=BF16), False)
+    expect(second, torch.ones(128, dtype=BF16))
+    module.bias = None
+    expect(second, None)
+    del module.bias
+    module.bias = second.bias.detach()  # a plain attribute, as pruning and sharding leave one
+    expect(second, second.bias.detach())
+    del module.bias
+    module.bias = nn.Parameter(second.bias.detach(), False)
+    nn.utils.parametrize.register_parametrization(module, "bias", nn.Flatten(0))
+    expect(second, second.bias.detach())
+    nn.utils.parametrize.remove_parametrizations(module, "bias")
+    with torch.no_grad():
+        y = torch.func.functional_call(module, {"bias": torch.ones(128, dtype=BF16)}, x)
+    assert_gemm_close(y, x.detach(), second.weight.detach(), torch.ones(128, dtype=BF16))
+    inputs.clear()
+    expect(second, second.bias.detach())
 
 
 # ---- moving and converting ----------------------------------------------------------------------
