@@ -125,7 +125,9 @@ def bench_row(k: int, n: int, escapes: str, threads: int, seconds: float) -> dic
     return row
 
 
-def device_name() -> str:
+def device_name(backend: str) -> str:
+    if backend == "cuda":
+        return torch.cuda.get_device_name()
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
@@ -161,7 +163,7 @@ def main() -> None:
                     raise SystemExit(f"{label}: {row['violations']} wrong results")
 
     date = datetime.date.today().isoformat()
-    device = device_name()
+    device = device_name("cpu")
     report = {
         "device": device,
         "cores": cores,
