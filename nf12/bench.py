@@ -215,7 +215,7 @@ def measure(weight: Weight, m: int, *, kernel: str = "auto", seconds: float = 0.
     x = make_tokens(m, weight.k, device)
     contenders: list[Call] = [_dense(x, weight.dense), ours(x, weight, kernel)]
     if weight.backend is Backend.CUDA:
-        contenders.append(_plain(contenders[1]))
+        contenders.append(plain(contenders[1]))
     if weight.single:
         x_single = x.float()
         contenders.append(lambda copy: F.linear(x_single, weight.single[copy]))
@@ -229,8 +229,8 @@ def measure(weight: Weight, m: int, *, kernel: str = "auto", seconds: float = 0.
         capturable=weight.backend in GPU_BACKENDS,
     )
     dense, nf12, *rest = times
-    plain = rest[0] if weight.backend is Backend.CUDA else None
-    checked = [nf12, plain] if plain else [nf12]
+    plain_form = rest[0] if weight.backend is Backend.CUDA else None
+    checked = [nf12, plain_form] if plain_form else [nf12]
     return Row(
         k=weight.k,
         n=weight.n,
@@ -242,7 +242,7 @@ def measure(weight: Weight, m: int, *, kernel: str = "auto", seconds: float = 0.
         dense_us=dense.us,
         fp32_us=times[-1].us if weight.single else None,
         nf12_us=nf12.us,
-        nf12_us_plain=plain.us if plain else None,
+        nf12_us_plain=plain_form.us if plain_form else None,
         timed_as="graph" if nf12.is_graph else "calls",
         copies=len(packed),
         gb_per_s=packed[0].nbytes / nf12.us / 1e3,
@@ -275,14 +275,14 @@ def _dense(x: Tensor, dense: Sequence[Tensor]) -> Call:
     return lambda copy: F.linear(x, dense[copy])
 
 
-def _plain(call: Call) -> Call:
-    """Without programmatic dependent launch."""
+def plain(call: Call) -> Call:
+    """The same contender without programmatic dependent launch."""
 
-    def plain(copy: int) -> Tensor:
+    def launch(copy: int) -> Tensor:
         with plain_launch():
             return call(copy)
 
-    return plain
+    return launch
 
 
 @contextlib.contextmanager

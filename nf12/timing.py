@@ -114,10 +114,10 @@ def rotate(
             return _rotate_on_host(calls, copies, calls_per_turn, turns, seconds)
         order = [i % copies for i in range(calls_per_turn)]
         contenders, is_graph = _prepare_rotation(calls, order, device, capturable)
-        for runs in contenders:
-            runs.run()
         spans: list[list[tuple[torch.cuda.Event, torch.cuda.Event]]] = [[] for _ in contenders]
         with torch.cuda.device(device):
+            for runs in contenders:
+                runs.run()
             end_s = time.perf_counter() + seconds
             while len(spans[0]) < turns or time.perf_counter() < end_s:
                 for span, runs in zip(spans, contenders, strict=True):

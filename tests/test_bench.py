@@ -222,7 +222,7 @@ def test_plain_is_without_dependent_launch() -> None:
         seen.append(c.dependent_launch())
         return torch.ones(1)
 
-    bench._plain(call)(0)
+    bench.plain(call)(0)
     assert seen == [False] and c.dependent_launch()
 
 
