@@ -6,7 +6,7 @@
 # PYTHON chooses the interpreter. A torch that it can import is used as it is; else torch 2.13.0 is
 # installed into .venv-test. GPU kernels are built for every target whose compiler is there (clang >=
 # 20 with lld, nvcc), or for those that NF12_GPU_TARGETS names. NF12_REQUIRE_COMPILERS=1: for all of
-# them, nvcc from the package index if need be, and no test may be skipped for want of a compiler.
+# them, NVIDIA's tools from the package index if need be, and no test may be skipped for want of one.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD
@@ -38,9 +38,9 @@ environment() {
 
 compilers() {
   if [ -n "${NF12_REQUIRE_COMPILERS:-}" ]; then
-    if ! command -v nvcc >/dev/null; then
+    if ! command -v nvcc ptxas cuobjdump nvdisasm | awk 'END { exit NR != 4 }'; then
       pip install -q -r tests/requirements-nvcc.txt
-      PATH=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/nvidia/cu13/bin:$PATH
+      PATH=$PATH:$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/nvidia/cu13/bin
     fi
     NF12_GPU_TARGETS=all
   fi
