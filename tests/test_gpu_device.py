@@ -195,6 +195,11 @@ def test_work_is_ordered_on_torchs_stream() -> None:
     assert_gemm_close(y.cpu(), x, weight)
 
 
+def test_found_before_torch_has_touched_it() -> None:
+    program = "import torch, nf12; from nf12 import _C; exit(_C.gpu_problem(0) or 0)"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 @pytest.mark.parametrize("device", GPUS[-1:])
 def test_a_fresh_thread(device: torch.device) -> None:
     weight = realistic_weights(64, 4096)
