@@ -123,6 +123,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         kernel=options.kernel,
         seconds=(2.0 if on_cpu else 0.0) if options.seconds is None else options.seconds,
     ):
+        if isinstance(row, bench.Refusal):
+            print(f"{f'{row.k}x{row.n}':>12} {row.m:>4} {row.reason}")
+            continue
         rows.append(row)
         print(format_row(row, ceiling), flush=True)
     for summary in bench.summarise(rows):

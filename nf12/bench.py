@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nf12.backend import GPU_BACKENDS, Backend, introspection
-from nf12.functional import gemm_operands, kernel_or_choice, select
+from nf12.functional import AUTO_KERNEL, gemm_operands, kernel_or_choice, select
 from nf12.machine import device_name, driver_version, gpu_facts
 from nf12.packed_weight import PackedWeight
 from nf12.packing import pack_spec
@@ -87,6 +87,16 @@ class Row:
             3 if self.timed_as == "graph" else 1,
         )
         return {name: round(v, digits[name]) if name in digits else v for name, v in fields.items()}
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """What takes a row's place where the kernel that was asked for by name does not take it."""
+
+    k: int
+    n: int
+    m: int
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -196,9 +206,9 @@ def run(
     *,
     escapes: Sequence[str] = (USUAL_ESCAPES,),
     cold: bool = True,
-    kernel: str = "auto",
+    kernel: str = AUTO_KERNEL,
     seconds: float = 0.0,
-) -> Iterator[Row]:
+) -> Iterator[Row | Refusal]:
     """Measures every shape (k, n) with every kind of escapes and every m."""
     for k, n in shapes:
         for kind in escapes:
@@ -207,9 +217,19 @@ def run(
                 yield measure(weight, m, kernel=kernel, seconds=seconds)
 
 
-def measure(weight: Weight, m: int, *, kernel: str = "auto", seconds: float = 0.0) -> Row:
-    """Times x [m, k] times the weight, dense and packed. RuntimeError where `kernel`, named, does
-    not take m tokens."""
+def measure(
+    weight: Weight, m: int, *, kernel: str = AUTO_KERNEL, seconds: float = 0.0
+) -> Row | Refusal:
+    """Times x [m, k] times the weight, dense and packed."""
+    try:
+        return _measure(weight, m, kernel, seconds)
+    except ValueError as error:
+        if not str(error).startswith(f"nf12::gemm: kernel {kernel} "):
+            raise
+        return Refusal(weight.k, weight.n, m, str(error).splitlines()[0])
+
+
+def _measure(weight: Weight, m: int, kernel: str, seconds: float) -> Row:
     device, packed = weight.device, weight.packed
     on_gpu = device.type == "cuda"
     x = make_tokens(m, weight.k, device)
@@ -257,7 +277,7 @@ def make_tokens(m: int, k: int, device: torch.device) -> Tensor:
     return torch.randn(m, k, generator=generator, device=device).bfloat16()
 
 
-def ours(x: Tensor, weight: Weight, kernel: str = "auto") -> Call:
+def ours(x: Tensor, weight: Weight, kernel: str = AUTO_KERNEL) -> Call:
     """The packed product as a contender of nf12.timing."""
     operands = [packed.operands for packed in weight.packed]
 
@@ -300,7 +320,7 @@ def plain_launch() -> Iterator[None]:
 def _kernel_name(weight: Weight, m: int, kernel: str) -> str:
     if weight.backend is Backend.TORCH:
         return "torch"
-    return kernel if kernel != "auto" else select(m, weight.n, weight.k, weight.device).kernel
+    return kernel if kernel != AUTO_KERNEL else select(m, weight.n, weight.k, weight.device).kernel
 
 
 def calls_per_turn(weight: Weight, m: int) -> int:

@@ -2,7 +2,7 @@
 
 app.py        the commands and their options
 failures.py   exit codes, and errors as one line
-progress.py   bytes, rate and time left on a terminal
+progress.py   bytes or counts, rate and time left on a terminal
 report.py     what commands print
 """
 

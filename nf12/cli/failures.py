@@ -18,13 +18,14 @@ from nf12.checkpoint.staging import partial_folder
 from nf12.packing import FormatError
 
 OK = 0
-DIFFERENT = 1  # verify found a difference, selftest a fault
+DIFFERENT = 1  # verify found a difference, selftest a fault, bench a wrong value
 BAD_INPUT = 2  # usage, or files that break a rule
 SYSTEM = 3  # disk full, no permission, out of memory
 INTERRUPTED = 130
 
-EXIT_CODES = """Exit codes: 0 done, 1 the checkpoints differ or the self-test failed, 2 wrong usage
-or bad input, 3 the system refused (disk full, no permission, out of memory), 130 interrupted."""
+EXIT_CODES = """Exit codes: 0 done, 1 the checkpoints differ, the self-test failed or a benchmark's
+values are wrong, 2 wrong usage or bad input, 3 the system refused (disk full, no permission, out of
+memory), 130 interrupted."""
 
 
 @contextmanager

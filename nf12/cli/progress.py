@@ -1,15 +1,17 @@
-"""Progress on a terminal: bytes, rate, time left. Silent where stderr is a pipe."""
+"""Progress on a terminal: bytes or counts, rate, time left. Silent where stderr is a pipe."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
+    MofNCompleteColumn,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
@@ -17,6 +19,8 @@ from rich.progress import (
 from rich.progress import Progress as Bar
 
 from nf12.checkpoint import Progress
+
+T = TypeVar("T")
 
 
 class _Terminal(Progress):
@@ -30,6 +34,24 @@ class _Terminal(Progress):
 
     def advance(self, name: str, nbytes: int) -> None:
         self._bar.update(self._task, advance=nbytes, name=name)
+
+
+def counted(items: Iterable[T], verb: str, total: int) -> Iterator[T]:
+    """The items, with a progress bar of their number headed by `verb`, gone when done."""
+    if not sys.stderr.isatty():
+        yield from items
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(verb, total=total)
+        for item in items:
+            bar.update(task, advance=1)
+            yield item
 
 
 @contextmanager

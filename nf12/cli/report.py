@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from nf12.bench import Row, summarise
 from nf12.checkpoint import ConvertReport, InspectReport, UnpackReport, VerifyReport
 from nf12.selftest import Result
 
@@ -142,6 +143,41 @@ def print_info(info: dict[str, Any]) -> None:
         print(f"device {name}: {', '.join(facts)}")
     for name, value in info["environment"].items():
         print(f"{name}={value}")
+
+
+def print_bench(head: dict[str, Any], rows: list[Row]) -> None:
+    driver = f", driver {head['driver']}" if "driver" in head else ""
+    print(
+        f"{head['device']}{driver}, backend {head['backend']}, torch {head['torch']},"
+        f" {head['mode']}, reads {head['read_gb_per_s']:.1f} GB/s at best"
+    )
+    table = Table(box=None, pad_edge=False)
+    table.add_column("k x n")
+    plain = any(row.nf12_us_plain is not None for row in rows)
+    headings = ("m", "escapes", "kernel", "dense us", *("plain us",) * plain, "nf12 us", "faster")
+    for heading in (*headings, "GB/s", "of read", "wrong"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(
+            f"{row.k} x {row.n}",
+            str(row.m),
+            row.escapes,
+            row.kernel,
+            f"{row.dense_us:.1f}",
+            *([f"{row.nf12_us_plain:.1f}"] if row.nf12_us_plain is not None else []),
+            f"{row.nf12_us:.1f}",
+            f"{row.ratio:.2f}x",
+            f"{row.gb_per_s:.1f}",
+            f"{row.gb_per_s / head['read_gb_per_s']:.0%}",
+            str(row.violations),
+        )
+    console().print(table)
+    for line in summarise(rows):
+        k, n = line.worst_shape
+        print(
+            f"m {line.m}, escapes {line.escapes}: {line.geomean:.2f}x as fast as dense BF16,"
+            f" at worst {line.worst:.2f}x ({k} x {n})"
+        )
 
 
 def print_result(result: Result) -> None:
