@@ -29,10 +29,11 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from bench_codec import commit, device_name
+from bench_codec import commit
 from torch import Tensor, nn
 
 import nf12
+from nf12.machine import device_name, driver_version
 from nf12.validation import gemm_bound, gemm_reference, make_weight
 
 FEATURES = {"cpu": 64, "cuda": 4096}  # N = K
@@ -123,7 +124,7 @@ def main() -> None:
     dense.weight = nn.Parameter(weight, False)
     module = nf12.Linear.from_linear(dense)
 
-    print(f"{device_name(options.backend)}, N = K = {features}, m = 1, microseconds a call")
+    print(f"{device_name(device)}, N = K = {features}, m = 1, microseconds a call")
     print(f"{'mode':>10}", *(f"{name:>11}" for name in COLUMNS))
     rows = []
     for mode in MODES:
@@ -132,9 +133,10 @@ def main() -> None:
         print(f"{mode:>10}", *(f"{row[f'{name}_us']:>11.2f}" for name in COLUMNS), flush=True)
     date = datetime.date.today().isoformat()
     report = {
-        "device": device_name(options.backend),
-        "host": device_name("cpu"),
-        "torch": torch.__version__,
+        "device": device_name(device),
+        "driver": driver_version(device),
+        "host": device_name(torch.device("cpu")),
+        "torch": str(torch.__version__),
         "nf12": nf12.__version__,
         "date": date,
         "commit": commit(),
@@ -144,7 +146,7 @@ def main() -> None:
         "rows": rows,
     }
     if options.output != "-":
-        slug = "-".join(device_name(options.backend).lower().replace("(r)", "").split())
+        slug = "-".join(device_name(device).lower().replace("(r)", "").split())
         default = Path(__file__).parent / "results" / f"host-{slug}-{date}.json"
         path = Path(options.output) if options.output else default
         path.parent.mkdir(parents=True, exist_ok=True)
