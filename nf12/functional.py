@@ -173,12 +173,14 @@ def gemm_operands(x: Tensor, operands: Operands, bias: Tensor | None, backend: B
         x.requires_grad or (bias is not None and bias.requires_grad)
     )
     # The twin without an Autograd key saves microseconds a call; autocast is a key of `gemm` alone.
-    op = torch.ops.nf12.gemm
+    op: Callable[..., Tensor] = torch.ops.nf12.gemm
     if not needs_grad and x.dtype == torch.bfloat16:
         op = torch.ops.nf12._gemm
     if torch.compiler.is_compiling():
         result = op(x, *operands, bias)
         return result
+    if needs_grad and x.dtype == torch.bfloat16:
+        op = recorded_gemm()
     try:
         result = op(x, *operands, bias)
     except RuntimeError as error:
@@ -204,6 +206,15 @@ def direct_gemm(device: torch.device) -> Callable[..., Tensor] | None:
     if resolve_backend("auto", device) is Backend.TORCH:
         return None
     op: Callable[..., Tensor] = torch.ops.nf12._gemm.default._op
+    return op
+
+
+@functools.cache
+def recorded_gemm() -> Callable[..., Tensor]:
+    """The same operator, recorded for gradients by our own hand."""
+    from nf12.ops import RecordedGemm  # loads libnf12.so
+
+    op: Callable[..., Tensor] = RecordedGemm.apply
     return op
 
 
@@ -270,12 +281,13 @@ class _TorchGemm(torch.autograd.Function):
 @dataclass(frozen=True)
 class Selection:
     """What `gemm` would run: a backend, the name of its kernel, and on a GPU the tokens of a block
-    (0: buffered) and the splits of K."""
+    (0: buffered), the splits of K, and whether `nf12 tune` measured that on this machine."""
 
     backend: Backend
     kernel: str
     tokens: int = 0
     splits: int = 0
+    tuned: bool = False
 
 
 def kernels(backend: Backend | str) -> tuple[str, ...]:

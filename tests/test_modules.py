@@ -115,6 +115,25 @@ def test_gradients_reach_x_and_bias_only() -> None:
     torch.testing.assert_close(module.bias.grad, dy.sum(0))
 
 
+@pytest.mark.parametrize("wanted", ["x", "bias", "both"])
+def test_eager_gradients_are_those_of_the_operator(wanted: str) -> None:
+    """nf12.Linear records the product itself; torch.ops.nf12.gemm has register_autograd for it."""
+    module = Linear.from_linear(dense_linear())
+    assert module.bias is not None
+    module.requires_grad_(wanted != "x")
+    x = activations(4, 192).requires_grad_(wanted != "bias")
+    inputs = [t for t in (x, module.bias) if t.requires_grad]
+    y, expected = module(x), torch.ops.nf12.gemm(x, *module.operands(), module.bias)
+    assert torch.equal(y, expected) and type(y.grad_fn).__name__ == "RecordedGemmBackward"
+    dy = activations(4, 128, seed=2).requires_grad_()
+    grads = torch.autograd.grad(y, inputs, dy, create_graph=True)
+    ours = torch.autograd.grad([grad.sum() for grad in grads], dy)[0]
+    grads_of_op = torch.autograd.grad(expected, inputs, dy, create_graph=True)
+    for ours_i, op_i in zip(grads, grads_of_op, strict=True):
+        assert torch.equal(ours_i, op_i)
+    assert torch.equal(ours, torch.autograd.grad([g.sum() for g in grads_of_op], dy)[0])
+
+
 def test_the_operator_without_an_autograd_key_is_taken_when_no_gradient_is_asked() -> None:
     module, x = Linear.from_linear(dense_linear()), activations(3, 192)
 
@@ -127,9 +146,10 @@ def test_the_operator_without_an_autograd_key_is_taken_when_no_gradient_is_asked
         assert ops_called(lambda: module(x)) == {"nf12::_gemm"}
     with torch.inference_mode():
         assert ops_called(lambda: module(x)) == {"nf12::_gemm"}
-    assert ops_called(lambda: module(x)) == {"nf12::gemm"}, "the bias wants a gradient"
     module.requires_grad_(False)
     assert ops_called(lambda: module(x)) == {"nf12::_gemm"}
+    with torch.autocast("cpu", torch.bfloat16):
+        assert "nf12::gemm" in ops_called(lambda: module(x.float()))
 
 
 @pytest.mark.parametrize("requires_grad", [True, False])
