@@ -18,6 +18,14 @@ namespace nf12::arch {
 inline constexpr int kFragmentSteps = 4;  // of a tile's 64 columns
 inline constexpr int kFragmentSums = 8;   // of a lane, of 16 rows x 16 tokens
 
+// Register of value pair `i` of a lane, counted run by run: in the order in which an instruction
+// takes them, which for m16n8k16 is both rows of a pair of columns.
+template <typename Fragments>
+NF12_INLINE constexpr int slot_of_pair(int i) {
+  constexpr int pairs = Fragments::kRunColumns / 2;
+  return i % pairs * Fragments::kRuns + i / pairs;
+}
+
 struct WmmaFragments {
   static constexpr int kRuns = 1;
   static constexpr int kRunColumns = 32;
@@ -46,7 +54,7 @@ struct MmaFragments {
     return row % 8 * 4 + column / kRunColumns;
   }
   NF12_INLINE static constexpr int slot(int row, int column) {
-    return row / 8 * 8 + column % kRunColumns / 2;
+    return column % kRunColumns / 2 * kRuns + row / 8;
   }
   NF12_INLINE static constexpr int sum_row(int lane, int i) { return lane / 4 + i / 2 % 2 * 8; }
   NF12_INLINE static constexpr int sum_token(int lane, int i) {

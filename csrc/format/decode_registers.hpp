@@ -22,7 +22,7 @@ struct DecodeConstants {
 template <int q>
 NF12_DEVICE void decode_quad(uint32_t sign_mantissa, uint32_t code_word,
                              const DecodeConstants& mask, uint32_t* bf16x2) {
-  const uint32_t signs = (sign_mantissa & mask.sign) | kExponentBytes;
+  const uint32_t signs = arch::and_or(sign_mantissa, mask.sign, kExponentBytes);
   const uint32_t even = arch::permute_bytes<0, 4, 1, 5>(sign_mantissa, signs);
   const uint32_t odd = arch::permute_bytes<2, 6, 3, 7>(sign_mantissa, signs);
   bf16x2[0] = arch::merge_bits(mask.code, align_codes(code_word, 2 * q), even);

@@ -304,10 +304,11 @@ void expect_fragments_cover_a_tile() {
     for (int column = 0; column < kTileColumns; column += 2) {
       const int lane = Fragments::owner(row, column), slot = Fragments::slot(row, column);
       ++seen[lane * 16 + slot];
-      const int run = slot / (16 / Fragments::kRuns);
+      const int run = slot % Fragments::kRuns, pair = slot / Fragments::kRuns;
       EXPECT(Fragments::row(lane, run) == row, "row ", row);
-      EXPECT(Fragments::column(lane) + slot % (16 / Fragments::kRuns) * 2 == column, "column ",
-             column);
+      EXPECT(Fragments::column(lane) + 2 * pair == column, "column ", column);
+      EXPECT(arch::slot_of_pair<Fragments>(run * 16 / Fragments::kRuns + pair) == slot, "slot ",
+             slot);
       EXPECT(Fragments::owner(row, column + 1) == lane, "a pair is split");
     }
   for (int lane = 0; lane < arch::kWave; ++lane)

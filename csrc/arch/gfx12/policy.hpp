@@ -138,6 +138,7 @@ NF12_DEVICE uint32_t permute_bytes(uint32_t low, uint32_t high) {
   return __builtin_amdgcn_perm(high, low, b0 | b1 << 8 | b2 << 16 | b3 << 24);
 }
 
+NF12_DEVICE uint32_t and_or(uint32_t a, uint32_t mask, uint32_t b) { return (a & mask) | b; }
 // Bits of `a` where the mask is set, of `b` elsewhere: the form the compiler turns into v_bfi_b32
 // as long as the mask is in_register.
 NF12_DEVICE uint32_t merge_bits(uint32_t mask, uint32_t a, uint32_t b) {

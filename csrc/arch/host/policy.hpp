@@ -137,6 +137,7 @@ inline uint32_t permute_bytes(uint32_t low, uint32_t high) {
   const auto byte = [bytes](int i) { return static_cast<uint32_t>(bytes >> 8 * i & 0xFF); };
   return byte(b0) | byte(b1) << 8 | byte(b2) << 16 | byte(b3) << 24;
 }
+inline uint32_t and_or(uint32_t a, uint32_t mask, uint32_t b) { return (a & mask) | b; }
 inline uint32_t merge_bits(uint32_t mask, uint32_t a, uint32_t b) {
   return (a & mask) | (b & ~mask);
 }
@@ -215,12 +216,12 @@ inline void multiply_fragment(const uint32_t* w, int step, const Words<4>& x, Ma
   constexpr int pairs = Fragments::kStepColumns / 2;
   Words<8> own;
   for (int i = 0; i < 4; ++i) {
-    own.w[i] = w[i / pairs * 16 / Fragments::kRuns + step * pairs + i % pairs];
+    own.w[i] = w[slot_of_pair<Fragments>(i / pairs * 16 / Fragments::kRuns + step * pairs + i % pairs)];
     own.w[4 + i] = x.w[i];
   }
   const Words<8>* all = host::exchange("multiply_fragment", own);
   const auto first_word = [](int row) {
-    return Fragments::slot(row, 0) * Fragments::kRuns / 16 * pairs;
+    return Fragments::slot(row, 0) % Fragments::kRuns * pairs;
   };
   const auto low = [](uint32_t pair) { return __builtin_bit_cast(float, pair << 16); };
   const auto high = [](uint32_t pair) { return __builtin_bit_cast(float, pair & 0xFFFF0000u); };
@@ -247,7 +248,7 @@ struct HalfSums {
 inline void multiply_half_fragment(const uint32_t* w, int step, const Words<4>& x, int half,
                                    HalfSums& sums) {
   const Words<8>* all = host::exchange(
-      "multiply_half_fragment", {{w[2 * step], w[2 * step + 1], w[8 + 2 * step], w[9 + 2 * step],
+      "multiply_half_fragment", {{w[4 * step], w[4 * step + 2], w[4 * step + 1], w[4 * step + 3],
                                   x.w[2 * half], x.w[2 * half + 1], 0, 0}});
   const auto low = [](uint32_t pair) { return __builtin_bit_cast(float, pair << 16); };
   const auto high = [](uint32_t pair) { return __builtin_bit_cast(float, pair & 0xFFFF0000u); };
@@ -277,7 +278,7 @@ inline void load16_if(bool wanted, const void* p, Words<4>& words) {
 inline void store_shared2(const Shared<uint32_t>& shared, int half, uint16_t value) {
   host::shared_store_half(shared.array, half, value);
 }
-inline void copy_shared16_if(bool wanted, const Shared<uint32_t>& shared, int i, const uint8_t* p) {
+inline void copy_shared16_if(bool wanted, const Shared<uint32_t>& shared, int i, const void* p) {
   host::check_shared_alignment(i, 4);
   if (wanted) host::shared_copy(shared.array, i, read_global<Words<4>>(p, 0, 16));
 }

@@ -126,8 +126,16 @@ template <int b0, int b1, int b2, int b3>
 NF12_DEVICE uint32_t permute_bytes(uint32_t low, uint32_t high) {
   return __byte_perm(low, high, b0 | b1 << 4 | b2 << 8 | b3 << 12);
 }
+// As one instruction each: from (a & mask) | (b & ~mask) with a constant mask the compiler makes two.
+NF12_DEVICE uint32_t and_or(uint32_t a, uint32_t mask, uint32_t b) {
+  uint32_t out;
+  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(out) : "r"(a), "r"(mask), "r"(b));
+  return out;
+}
 NF12_DEVICE uint32_t merge_bits(uint32_t mask, uint32_t a, uint32_t b) {
-  return (a & mask) | (b & ~mask);
+  uint32_t out;
+  asm("lop3.b32 %0, %1, %2, %3, 0xCA;" : "=r"(out) : "r"(mask), "r"(a), "r"(b));
+  return out;
 }
 NF12_DEVICE void replace_bits(uint32_t& w, uint32_t mask, uint32_t value) {
   w = merge_bits(mask, value, w);
@@ -211,7 +219,7 @@ NF12_DEVICE void multiply_fragment(const uint32_t* w, int step, const Words<4>& 
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
         "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(w[2 * step]), "r"(w[8 + 2 * step]), "r"(w[2 * step + 1]), "r"(w[9 + 2 * step]),
+        : "r"(w[4 * step]), "r"(w[4 * step + 1]), "r"(w[4 * step + 2]), "r"(w[4 * step + 3]),
           "r"(x.w[2 * half]), "r"(x.w[2 * half + 1]));
   }
 }
@@ -226,7 +234,7 @@ NF12_DEVICE void multiply_half_fragment(const uint32_t* w, int step, const Words
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
       "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(w[2 * step]), "r"(w[8 + 2 * step]), "r"(w[2 * step + 1]), "r"(w[9 + 2 * step]),
+      : "r"(w[4 * step]), "r"(w[4 * step + 1]), "r"(w[4 * step + 2]), "r"(w[4 * step + 3]),
         "r"(x.w[2 * half]), "r"(x.w[2 * half + 1]));
 }
 
@@ -247,7 +255,7 @@ NF12_DEVICE void store_shared2(const Shared<uint32_t>& shared, int half, uint16_
   reinterpret_cast<uint16_t*>(shared.memory)[half] = value;
 }
 NF12_DEVICE void copy_shared16_if(bool wanted, const Shared<uint32_t>& shared, int i,
-                                  const uint8_t* p) {
+                                  const void* p) {
   asm volatile(
       "{\n.reg .pred wanted;\nsetp.ne.u32 wanted, %2, 0;\n"
       "@wanted cp.async.cg.shared.global [%0], [%1], 16;\n}" ::"r"(
@@ -256,6 +264,96 @@ NF12_DEVICE void copy_shared16_if(bool wanted, const Shared<uint32_t>& shared, i
       : "memory");
 }
 NF12_DEVICE void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+// Copies belong to groups, in order; a group may be empty.
+NF12_DEVICE void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int groups>
+NF12_DEVICE void await_copies_but() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory");
+}
+
+// A barrier in two words of shared memory that counts arrivals, phase after phase: a wave may be
+// phases behind another. `phase` of a wait is the number of the phase that must be over.
+NF12_DEVICE uint32_t shared_address(const Shared<uint32_t>& shared, int i) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(shared.memory + i));
+}
+NF12_DEVICE void open_barrier(const Shared<uint32_t>& shared, int i, int arrivals) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(shared, i)),
+               "r"(arrivals)
+               : "memory");
+}
+NF12_DEVICE void arrive_barrier(const Shared<uint32_t>& shared, int i) {
+  asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(
+                   shared_address(shared, i))
+               : "memory");
+}
+// Once this lane's copies so far have landed.
+NF12_DEVICE void arrive_barrier_with_copies(const Shared<uint32_t>& shared, int i) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(shared, i))
+               : "memory");
+}
+NF12_DEVICE void wait_barrier(const Shared<uint32_t>& shared, int i, int phase) {
+  asm volatile(
+      "{\n.reg .pred over;\nwait:\n"
+#if __CUDA_ARCH__ >= 900
+      "mbarrier.try_wait.parity.shared.b64 over, [%0], %1;\n"
+#else
+      "mbarrier.test_wait.parity.shared.b64 over, [%0], %1;\n"
+#endif
+      "@!over bra wait;\n}" ::"r"(shared_address(shared, i)),
+      "r"(phase & 1)
+      : "memory");
+}
+
+// Blocks of a cluster reach each other's shared memory, sm_90 and later. Without the attribute of
+// the launch, and before sm_90, a block is a cluster of its own.
+NF12_DEVICE int cluster_rank() {
+#if __CUDA_ARCH__ >= 900
+  uint32_t rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return static_cast<int>(rank);
+#else
+  return 0;
+#endif
+}
+// After the wait all blocks run, and their barriers are open.
+NF12_DEVICE void arrive_cluster() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "fence.mbarrier_init.release.cluster;\nbarrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
+NF12_DEVICE void wait_cluster() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+// To word i of block `rank`, whose barrier counts the bytes that have come.
+NF12_DEVICE void send_shared8(int rank, const Shared<uint32_t>& shared, int i, int barrier,
+                              Words<2> value) {
+#if __CUDA_ARCH__ >= 900
+  uint32_t to, counter;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(shared_address(shared, i)), "r"(rank));
+  asm("mapa.shared::cluster.u32 %0, %1, %2;"
+      : "=r"(counter)
+      : "r"(shared_address(shared, barrier)), "r"(rank));
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.u32 [%0], {%1, %2}, [%3];" ::"r"(to),
+      "r"(value.w[0]), "r"(value.w[1]), "r"(counter)
+      : "memory");
+#endif
+}
+// One arrival, and a phase that is not over before so many bytes have come too.
+NF12_DEVICE void expect_bytes(const Shared<uint32_t>& shared, int barrier, int bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.expect_tx.shared.b64 state, [%0], %1;\n}" ::"r"(
+                   shared_address(shared, barrier)),
+               "r"(bytes)
+               : "memory");
+#endif
+}
+NF12_DEVICE void store_shared8(const Shared<uint32_t>& shared, int i, Words<2> value) {
+  *reinterpret_cast<uint2*>(shared.memory + i) = make_uint2(value.w[0], value.w[1]);
+}
 
 // Dependent launch, sm_90 and later; without the attribute of the launch both do nothing.
 NF12_DEVICE void start_successor() {

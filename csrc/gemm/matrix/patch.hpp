@@ -43,7 +43,8 @@ NF12_DEVICE void patch_raw(const uint32_t* values, uint32_t (&w)[kLanePairs]) {
     const arch::Words<4> words = arch::load16(values, offset);
     // In place: as plain assignments the registers of the clean path would be copied.
     NF12_UNROLL
-    for (int j = 0; j < 4; ++j) arch::replace_bits(w[i + j], ~0u, words.w[j]);
+    for (int j = 0; j < 4; ++j)
+      arch::replace_bits(w[arch::slot_of_pair<Fragments>(i + j)], ~0u, words.w[j]);
   }
 }
 

@@ -27,11 +27,10 @@
 // Not handled (stream_takes): k off a multiple of 64, x off 16 bytes, sliced weights.
 #pragma once
 #include "csrc/gemm/epilogue.hpp"
-#include "csrc/gemm/matrix/weights.hpp"
 #include "csrc/gemm/stream/config.hpp"
 #include "csrc/gemm/stream/params.hpp"
-#include "csrc/gemm/stream/patch.hpp"
 #include "csrc/gemm/stream/plan.hpp"
+#include "csrc/gemm/stream/tiles.hpp"
 
 namespace nf12 {
 
@@ -54,63 +53,6 @@ NF12_DEVICE StreamRun stream_run(const StreamParams& p) {
   run.row = static_cast<int>(arch::multiply_high(run.begin, p.column_magic));
   run.column = run.begin - run.row * p.columns;
   return run;
-}
-
-// Index words of up to 32 tiles, one a lane, and the entries of the next tile's list.
-struct StreamIndex {
-  const uint32_t* words;  // of the wave's run
-  uint32_t own;
-  uint32_t listed;  // bit i: tile i of those to come has escapes
-  uint32_t entry;   // entry lane() of the list of the first of them
-};
-
-NF12_DEVICE void fetch_entries(const PackedView& weight, StreamIndex& index, int tile) {
-  const IndexWord word = IndexWord::from_bits(arch::broadcast(index.own, tile % arch::kWave));
-  if (word.is_raw() || !word.is_inside(weight.quads)) return;
-  const int lane = arch::lane();
-  if (lane < static_cast<int>(word.count))
-    index.entry =
-        arch::load_words<1>(weight.escapes + int64_t{word.quad} * kEntriesPerQuad + lane).w[0];
-}
-
-NF12_DEVICE void load_index(StreamIndex& index, int tile, int count) {
-  const int lane = arch::lane();
-  index.own = tile + lane < count ? arch::load_words<1>(index.words + tile + lane).w[0] : 0;
-}
-
-NF12_DEVICE void open_index(const PackedView& weight, StreamIndex& index, int tile) {
-  index.listed = arch::ballot(index.own != 0);
-  const IndexWord word = IndexWord::from_bits(index.own);
-  if (word.is_inside(weight.quads))
-    arch::prefetch(weight.escapes + int64_t{word.quad} * kEntriesPerQuad);
-  if (index.listed & 1) fetch_entries(weight, index, tile);
-}
-
-// A lane copies 48 bytes of its wave's tile, adjacent to its neighbours'.
-NF12_DEVICE void copy_tile(bool wanted, const arch::Shared<uint32_t>& shared, int stage_word,
-                           const uint8_t* tile) {
-  const int lane = arch::lane();
-  NF12_UNROLL
-  for (int i = 0; i < 3; ++i)
-    arch::copy_shared16_if(wanted, shared, stage_word + 128 * i + 4 * lane,
-                           tile + 512 * i + 16 * lane);
-}
-
-NF12_DEVICE LaneTile read_tile(const arch::Shared<uint32_t>& shared, int stage_word) {
-  constexpr int kCodes = kCodesOffset / 4;
-  const int lane = arch::lane();
-  LaneTile out;
-  NF12_UNROLL
-  for (int run = 0; run < 2; ++run) {
-    const arch::Words<4> signs = arch::load_shared<4>(shared, stage_word + 128 * run + 4 * lane);
-    const arch::Words<2> codes =
-        arch::load_shared<2>(shared, stage_word + kCodes + 64 * run + 2 * lane);
-    NF12_UNROLL
-    for (int i = 0; i < 4; ++i) out.signs[4 * run + i] = signs.w[i];
-    out.codes[2 * run] = codes.w[0];
-    out.codes[2 * run + 1] = codes.w[1];
-  }
-  return out;
 }
 
 // x of one tile column: 16 columns of token lane / 4, and of token lane / 4 + 8. What lies past the
@@ -159,12 +101,12 @@ NF12_DEVICE void store_segment(const arch::Shared<uint32_t>& shared, int segment
 template <StreamConfig config>
 NF12_DEVICE void multiply_run(const GemmParams& p, int columns,
                               const arch::Shared<uint32_t>& shared, const StreamRun& run,
-                              const uint8_t* tile, StreamIndex& index, StreamTokens<config>& next) {
+                              const uint8_t* tile, TileIndex& index, StreamTokens<config>& next) {
   using Plan = StreamPlan<config>;
   const DecodeConstants mask;
   const int lane = arch::lane();
   const int ring = Plan::kRings + arch::wave() * Plan::kRingWords;
-  const int scratch = Plan::kScratch + arch::wave() * kScratchWords;
+  const int rest = Plan::kRest + arch::wave() * kRestWords;
   const uint16_t* x_row = p.x + (lane / 4) * p.x_stride + 16 * (lane % 4);
   StreamSums<config> sums = {};
   int column = run.column, segment = column == 0;
@@ -179,29 +121,15 @@ NF12_DEVICE void multiply_run(const GemmParams& p, int columns,
       const StreamTokens<config> tokens = next;
       arch::await_copies();
       arch::sync_wave();  // the lanes see each other's copies, and have read the other stage
-      const LaneTile encoded = read_tile(shared, ring + t % 2 * Plan::kStageWords);
+      const TilePlace place = {ring + t % 2 * Plan::kStageWords, rest};
+      const LaneTile encoded = read_tile(shared, place.tile);
       const bool more = t + 1 < run.count;
       tile += kTileBytes;
       copy_tile(more, shared, ring + (t + 1) % 2 * Plan::kStageWords, tile);
       load_tokens(more, p, t + 1 < stop ? x : x_row, next);
       uint32_t w[kLanePairs];
       decode_tile(encoded, mask, w);
-      if (index.listed & 1) {
-        const IndexWord word = IndexWord::from_bits(arch::broadcast(index.own, t % arch::kWave));
-        const uint32_t* entries = p.weight.escapes + int64_t{word.quad} * kEntriesPerQuad;
-        if (!word.is_inside(p.weight.quads)) {
-        } else if (word.is_raw()) {
-          patch_raw(entries, w);
-        } else {
-          patch_list(shared, scratch, entries, static_cast<int>(word.count), index.entry, w);
-        }
-      }
-      index.listed >>= 1;
-      if (index.listed & 1) fetch_entries(p.weight, index, t + 1);
-      if (t % arch::kWave == arch::kWave - 1) {
-        load_index(index, t + 1, run.count);
-        open_index(p.weight, index, t + 1);
-      }
+      patch_next(p.weight, shared, place, t, run.count, index, w);
       NF12_UNROLL
       for (int step = 0; step < arch::kFragmentSteps; ++step) {
         NF12_UNROLL
@@ -257,7 +185,7 @@ NF12_DEVICE void stream_gemm(const StreamParams& p) {
   const PackedView& weight = p.gemm.weight;
   const int64_t first = int64_t{run.block_row} * p.columns + run.begin;
   const uint8_t* tile = weight.payload + first * kTileBytes;
-  StreamIndex index = {.words = weight.index + first, .own = 0, .listed = 0, .entry = 0};
+  TileIndex index = {.words = weight.index + first, .step = 1, .own = 0, .listed = 0, .entry = 0};
   const int lane = arch::lane();
   arch::start_successor();
   if (run.count > 0) {

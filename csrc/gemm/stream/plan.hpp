@@ -2,10 +2,9 @@
 #pragma once
 #include "csrc/format/layout.hpp"
 #include "csrc/gemm/stream/config.hpp"
+#include "csrc/gemm/stream/patch.hpp"
 
 namespace nf12 {
-
-inline constexpr int kScratchWords = kTileWeights / 2;  // of a wave: one tile decoded
 
 template <StreamConfig config>
 struct StreamPlan {
@@ -18,8 +17,8 @@ struct StreamPlan {
   static constexpr int kSegmentFloats = kTokens * kTileRows;
 
   static constexpr int kRings = 0;  // in words of the block's shared memory
-  static constexpr int kScratch = kRings + kWaves * kRingWords;
-  static constexpr int kPlane = kScratch + kWaves * kScratchWords;
+  static constexpr int kRest = kRings + kWaves * kRingWords;
+  static constexpr int kPlane = kRest + kWaves * kRestWords;
   static constexpr int kSharedBytes = 4 * (kPlane + kWaves * 2 * kSegmentFloats);
 
   static_assert(kTokens == 8 || kTokens == 16);
