@@ -75,6 +75,19 @@ _resolve._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 @functools.cache
 def _resolve_once(name: Backend | str, device_type: str, index: int | None) -> Backend:
+    backend = _decide(name, device_type, index)
+    if backend in GPU_BACKENDS and index is not None:
+        _load_table(index)
+    return backend
+
+
+@functools.cache
+def _load_table(index: int) -> None:
+    """Gives the library what `nf12 tune` measured on this GPU, before it first chooses a kernel."""
+    importlib.import_module("nf12.tuned").load(index)
+
+
+def _decide(name: Backend | str, device_type: str, index: int | None) -> Backend:
     backend = Backend(name)
     source = f"backend {backend.value!r}"
     if backend is Backend.AUTO:
@@ -214,7 +227,7 @@ def info() -> dict[str, Any]:
 
     Keys: versions (nf12, torch, python), library (loaded, reason, and the fields of build_info),
     cpu (levels, supported, highest), backends (name -> {usable, reason}), devices
-    (name -> {backend, arch, llc_bytes}), environment (the NF12_* variables that are set).
+    (name -> {backend, arch, llc_bytes, tuned}), environment (the NF12_* variables that are set).
     """
     from nf12 import __version__
 
@@ -275,4 +288,5 @@ def _device_info(device: str) -> dict[str, Any]:
         "name": torch.cuda.get_device_properties(index).name,
         "arch": gpu_arch(index),
         "llc_bytes": llc_bytes(device),
+        "tuned": importlib.import_module("nf12.tuned").state(index),
     }

@@ -141,13 +141,22 @@ def default_tokens(device: torch.device) -> tuple[int, ...]:
 
 
 def make_weight(
-    k: int, n: int, escapes: str, device: torch.device, backend: Backend, *, cold: bool
+    k: int,
+    n: int,
+    escapes: str,
+    device: torch.device,
+    backend: Backend,
+    *,
+    cold: bool,
+    single: bool | None = None,
 ) -> Weight:
     """A random weight [n, k], packed on its device, with its copies.
 
-    escapes: a rate, or "raw" for tiles that are all raw. ValueError for anything else.
+    escapes: a rate, or "raw" for tiles that are all raw; ValueError for anything else. single:
+    whether with FP32 copies, by default on CPUs.
     """
     rate, tile_share = escape_pattern(escapes)
+    single = device.type == "cpu" if single is None else single
     generator = torch.Generator(device).manual_seed(0)
     w = make_escaping_weight(n, k, generator, rate, tile_share)
     packed = _pack(w, backend)
@@ -161,7 +170,7 @@ def make_weight(
         escape_rate=packed.num_escapes / w.numel(),
         dense=dense,
         packed=[packed, *(packed.clone() for _ in range(copies - 1))],
-        single=[w.float() for w in dense] if device.type == "cpu" else [],
+        single=[w.float() for w in dense] if single else [],
     )
 
 

@@ -522,7 +522,8 @@ def test_a_device_that_is_not_there(gpus: StandIn) -> None:
 def test_select_on_rdna4(
     gpus: StandIn, m: int, n: int, k: int, kernel: str, tokens: int, splits: int
 ) -> None:
-    assert _C.select_gpu(m, n, k, 0) == {"kernel": kernel, "tokens": tokens, "splits": splits}
+    choice = {"kernel": kernel, "tokens": tokens, "splits": splits, "tuned": False}
+    assert _C.select_gpu(m, n, k, 0) == choice
     assert _C.select(m, n, k, 0) == kernel
 
 

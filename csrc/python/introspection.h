@@ -46,9 +46,13 @@ NF12_EXPORT const char* nf12_gpu_kernel_name(int32_t i);
 // Whether the library has kernels for torch's GPU `index`: 1, or -1 with *error set to the reason.
 NF12_EXPORT int32_t nf12_gpu_usable(int32_t index, const char** error);
 // The kernel `gemm` takes for a shape on that GPU, overrides aside, with the tokens of a block (0:
-// buffered) and the splits of k asked for; -1 as above.
+// buffered), the splits of k asked for and whether the GPU's table says so; -1 as above.
 NF12_EXPORT int32_t nf12_gpu_select(int64_t m, int64_t n, int64_t k, int32_t index, int32_t* tokens,
-                                    int32_t* splits, const char** error);
+                                    int32_t* splits, int32_t* tuned, const char** error);
+// Gives that GPU a table of measured kernels in front of its rules, for the process: five numbers a
+// row, n, k, the first and last m and the kernel. No rows: no table. -1 as above.
+NF12_EXPORT int32_t nf12_set_gemm_table(int32_t index, const int64_t* numbers, int32_t rows,
+                                        const char** error);
 
 // For the tests: from now on operators take CPU tensors for memory of GPU `index` (-1: no longer)
 // and `stream` for its current stream; the buffered path has slices of that size (0: its own).

@@ -3,9 +3,11 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "csrc/python/introspection.h"
@@ -78,11 +80,13 @@ void check_sizes(int64_t m, int64_t n, int64_t k) {
 py::dict select_gpu(int64_t m, int64_t n, int64_t k, int32_t gpu) {
   check_sizes(m, n, k);
   const char* error = nullptr;
-  int32_t tokens = 0, splits = 0;
+  int32_t tokens = 0, splits = 0, tuned = 0;
   py::dict choice;
-  choice["kernel"] = name_of(nf12_gpu_select(m, n, k, gpu, &tokens, &splits, &error), error);
+  choice["kernel"] =
+      name_of(nf12_gpu_select(m, n, k, gpu, &tokens, &splits, &tuned, &error), error);
   choice["tokens"] = tokens;
   choice["splits"] = splits;
+  choice["tuned"] = tuned != 0;
   return choice;
 }
 
@@ -90,8 +94,22 @@ std::string select_kernel(int64_t m, int64_t n, int64_t k, std::optional<int32_t
   check_sizes(m, n, k);
   const char* error = nullptr;
   if (!gpu) return name_of(nf12_cpu_select(m, n, k, &error), error);
-  int32_t tokens = 0, splits = 0;
-  return name_of(nf12_gpu_select(m, n, k, *gpu, &tokens, &splits, &error), error);
+  int32_t tokens = 0, splits = 0, tuned = 0;
+  return name_of(nf12_gpu_select(m, n, k, *gpu, &tokens, &splits, &tuned, &error), error);
+}
+
+using TableRow = std::tuple<int64_t, int64_t, int64_t, int64_t, std::string>;
+
+void set_gemm_table(int32_t gpu, const std::vector<TableRow>& rows) {
+  const std::vector<std::string> names = kernel_names(0);
+  std::vector<int64_t> numbers;
+  for (const auto& [n, k, m_first, m_last, kernel] : rows) {
+    const auto at = std::find(names.begin(), names.end(), kernel);
+    numbers.insert(numbers.end(), {n, k, m_first, m_last, at - names.begin()});
+  }
+  const char* error = nullptr;
+  if (nf12_set_gemm_table(gpu, numbers.data(), static_cast<int32_t>(rows.size()), &error) < 0)
+    throw std::runtime_error(error);
 }
 
 std::optional<std::string> gpu_problem(int32_t index) {
@@ -154,7 +172,10 @@ PYBIND11_MODULE(_C, m) {
       "The kernel that gemm takes for x [m, k] and a weight [n, k] on this CPU, or on torch's GPU "
       "of that number, overrides aside.");
   m.def("select_gpu", select_gpu, py::arg("m"), py::arg("n"), py::arg("k"), py::arg("gpu"),
-        "The same with its blocks: {kernel, tokens, splits}.");
+        "The same with its blocks: {kernel, tokens, splits}, and whether a table says so: tuned.");
+  m.def("set_gemm_table", set_gemm_table, py::arg("gpu"), py::arg("rows"),
+        "Gives torch's GPU of that number a table of measured kernels, rows (n, k, first m, last "
+        "m, kernel), in front of its rules; no rows: none. RuntimeError for what is no row.");
   m.def("gpu_problem", gpu_problem, py::arg("gpu"),
         "Why the library has no kernels for torch's GPU of that number, None if it has.");
   m.def("pretend_gpu", pretend_gpu, py::arg("driver"), py::arg("gpu"), py::arg("stream") = 0,

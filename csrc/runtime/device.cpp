@@ -12,7 +12,6 @@
 namespace nf12::runtime {
 namespace {
 
-constexpr int kMostDevices = 64;
 constexpr int kCudaMostSharedBytes = 8;      // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 constexpr int kCudaDependentLaunch = 6;      // ..._ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 constexpr const char* kNvidiaTarget = "sm";  // one fatbin for all of them

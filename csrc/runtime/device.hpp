@@ -11,12 +11,15 @@
 
 namespace nf12::runtime {
 
+inline constexpr int kMostDevices = 64;  // of a process
+
 class Device {
  public:
   // The device with torch's number `index`. The first call for it asks the driver and loads the
   // code objects of its arch, also while a stream is being captured; later ones are a load.
   static const Device& of(int index);
 
+  int index() const { return index_; }  // torch's number
   Vendor vendor() const { return driver_->vendor; }
   const std::string& arch() const { return arch_; }  // "gfx1201", "sm_90"
   // As the driver counts: work-group processors (two compute units) on RDNA, SMs on NVIDIA.
@@ -39,7 +42,7 @@ class Device {
   Function function(Kernel kernel) const { return functions_[static_cast<size_t>(kernel)]; }
 
   const Driver* driver_;
-  int index_;                // AMD
+  int index_;
   void* context_ = nullptr;  // NVIDIA: the primary one, which torch uses too
   std::string arch_;
   int multiprocessors_ = 0;

@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "csrc/gpu/gemm_table.hpp"
 #include "csrc/torch/error.hpp"
 #include "csrc/torch/gemm.hpp"
 #include "csrc/torch/gpu.hpp"
@@ -16,8 +17,8 @@ namespace {
 GemmChoice choose(const gpu::Device& gpu, const GemmProblem& problem) {
   const GemmTraits& traits = gpu::gemm_traits(gpu);
   const auto wanted = wanted_path();
-  const GemmChoice choice =
-      wanted ? choice_of(*wanted, traits, problem) : select_gemm(traits, problem);
+  const GemmChoice choice = wanted ? choice_of(*wanted, traits, problem)
+                                   : select_gemm(gpu::gemm_table(gpu), traits, problem);
   if (choice) [[likely]]
     return choice;
   if (wanted)

@@ -3,9 +3,11 @@
 #include <exception>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "csrc/cpu/level.hpp"
 #include "csrc/format/layout.hpp"
+#include "csrc/gpu/gemm_table.hpp"
 #include "csrc/runtime/code_objects.hpp"
 #include "csrc/runtime/device.hpp"
 #include "csrc/torch/error.hpp"
@@ -105,7 +107,7 @@ int32_t nf12_gpu_usable(int32_t index, const char** error) {
   return number_or_error(error, [=] { return usable_gpu(index).has_kernels(); });
 }
 int32_t nf12_gpu_select(int64_t m, int64_t n, int64_t k, int32_t index, int32_t* tokens,
-                        int32_t* splits, const char** error) {
+                        int32_t* splits, int32_t* tuned, const char** error) {
   return number_or_error(error, [=] {
     const gpu::Device& device = usable_gpu(index);
     nf12::PackedView weight = {};
@@ -113,12 +115,32 @@ int32_t nf12_gpu_select(int64_t m, int64_t n, int64_t k, int32_t index, int32_t*
     weight.k = k;
     weight.index_stride = nf12::tile_columns(k);
     weight.payload_stride_bytes = weight.index_stride * nf12::kTileBytes;
-    const nf12::GemmChoice choice = nf12::select_gemm(
-        gpu::gemm_traits(device), {weight, m > 0 ? m : 1, k});  // m = 0 launches nothing
+    const int64_t tokens_of_x = m > 0 ? m : 1;  // m = 0 launches nothing
+    const nf12::GemmTable* table = gpu::gemm_table(device);
+    const nf12::GemmChoice choice =
+        nf12::select_gemm(table, gpu::gemm_traits(device), {weight, tokens_of_x, k});
+    *tuned = table != nullptr && table->find(n, k, tokens_of_x) == choice.path;
     if (!choice) throw std::runtime_error(device.arch() + " has no gemm kernels here");
     *tokens = choice.tokens;
     *splits = choice.splits;
     return nf12::cpu::kLevels + static_cast<int>(choice.path);
+  });
+}
+
+int32_t nf12_set_gemm_table(int32_t index, const int64_t* numbers, int32_t rows,
+                            const char** error) {
+  return number_or_error(error, [=] {
+    std::vector<nf12::GemmTableRow> table;
+    for (int32_t i = 0; i < rows; ++i) {
+      const int64_t* row = numbers + 5 * i;
+      const int64_t path = row[4] - nf12::cpu::kLevels;
+      if (path < 0 || path >= nf12::kGemmPaths || row[0] < 1 || row[1] < 1 || row[2] < 1 ||
+          row[3] < row[2])
+        throw std::runtime_error("row " + std::to_string(i) + " of the table is no row");
+      table.push_back({row[0], row[1], row[2], row[3], static_cast<nf12::GemmPath>(path)});
+    }
+    gpu::set_gemm_table(usable_gpu(index), std::move(table));
+    return 0;
   });
 }
 

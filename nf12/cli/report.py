@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -13,6 +14,7 @@ from rich.text import Text
 from nf12.bench import Row, summarise
 from nf12.checkpoint import ConvertReport, InspectReport, UnpackReport, VerifyReport
 from nf12.selftest import Result
+from nf12.tune import Measured
 
 SHOWN_DIFFERENCES = 10
 PIPE_WIDTH = 10_000  # nothing tells the width of a pipe, and names must not be cut there
@@ -178,6 +180,25 @@ def print_bench(head: dict[str, Any], rows: list[Row]) -> None:
             f"m {line.m}, escapes {line.escapes}: {line.geomean:.2f}x as fast as dense BF16,"
             f" at worst {line.worst:.2f}x ({k} x {n})"
         )
+
+
+def print_tune(measured: list[Measured], path: Path) -> None:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("k x n")
+    kernels = list(dict.fromkeys(kernel for at in measured for kernel in at.us))
+    for heading in ("m", *(f"{kernel} us" for kernel in kernels), "by the rules", "used", "gain"):
+        table.add_column(heading, justify="right")
+    for at in measured:
+        times = (
+            f"{at.us[kernel]:.1f}{'!' * (kernel in at.wrong)}" if kernel in at.us else "-"
+            for kernel in kernels
+        )
+        table.add_row(f"{at.k} x {at.n}", str(at.m), *times, at.rules, at.kernel, f"{at.gain:.2f}x")
+    console().print(table)
+    if any(at.wrong for at in measured):
+        print("!: values outside the bounds, never used")
+    changed = sum(at.kernel != at.rules for at in measured)
+    print(f"{path}: {changed} of {len(measured)} differ from the rules")
 
 
 def print_result(result: Result) -> None:

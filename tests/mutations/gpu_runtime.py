@@ -7,6 +7,7 @@ from mutant import Mutant
 DEVICE = "csrc/runtime/device.cpp"
 DRIVER = "csrc/runtime/driver.cpp"
 SELECT = "csrc/gemm/select.hpp"
+TABLE = "csrc/gemm/table.hpp"
 
 RUNTIME = [
     Mutant(
@@ -106,5 +107,26 @@ RUNTIME = [
         "return (rows + slices - 1) / slices;",
         "return most;",
         "host_select_test",
+    ),
+    Mutant(
+        "row_of_a_table_beyond_its_tokens",
+        TABLE,
+        "row.k != k || m > row.m_last",
+        "row.k != k",
+        "host_table_test",
+    ),
+    Mutant(
+        "row_of_a_table_for_another_k",
+        TABLE,
+        "row.n != n || row.k != k ||",
+        "row.n != n ||",
+        "host_table_test",
+    ),
+    Mutant(
+        "path_of_a_table_that_does_not_take_the_problem",
+        TABLE,
+        "if (const GemmChoice choice = choice_of(*path, traits, problem)) return choice;",
+        "return choice_of(*path, traits, problem);",
+        "host_table_test",
     ),
 ]
