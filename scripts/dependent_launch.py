@@ -29,6 +29,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 WAIT, START = "ACQBULK", "PREEXIT"
@@ -94,9 +95,7 @@ class Kernel:
     def unwaited(self) -> list[Instruction]:
         """What can run before the wait has, the wait itself left out."""
         place = {instruction.address: i for i, instruction in enumerate(self.code)}
-        joins = {
-            i.operands.partition(",")[0]: target(i) for i in self.code if i.name == "BSSY"
-        }  # the last one of a barrier; those before it join where their BSYNC stands
+        joins = self.joins_elsewhere()
         seen: set[int] = set()
         open_places = [0] if self.code else []
         while open_places:
@@ -108,31 +107,48 @@ class Kernel:
             goes_on = instruction.name not in JUMPS or not is_certain(instruction)
             if goes_on and (instruction.name != "EXIT" or instruction.guard):
                 open_places.append(i + 1)
-            destination = None
+            destinations: list[int] = []
             if instruction.name in JUMPS:
-                destination = target(instruction)
+                destinations = [target(instruction)]
             elif instruction.name == "BSYNC":
-                destination = joins.get(instruction.operands)
-            if destination is not None:
-                open_places.append(place.get(destination, len(self.code)))
+                destinations = joins.get(instruction.operands, [])
+            open_places += [place.get(destination, len(self.code)) for destination in destinations]
         return [self.code[i] for i in sorted(seen)]
+
+    def joins_elsewhere(self) -> dict[str, list[int]]:
+        """By barrier register, where threads may join other than right after their BSYNC: that is
+        what BSSY names in all code seen so far."""
+        joins: dict[str, list[int]] = {}
+        before = {later.address: i for i, later in pairwise(self.code)}
+        for instruction in self.code:
+            if instruction.name == "BSSY":
+                register, there = instruction.operands.partition(",")[0], target(instruction)
+                last = before.get(there)
+                if last is None or last.name != "BSYNC" or last.operands != register:
+                    joins.setdefault(register, []).append(there)
+        return joins
 
     def faults(self) -> Iterator[str]:
         where = f"{self.arch} {self.name}"
         if not self.has(WAIT):
             yield f"{where}: lets its successor start and never waits for its predecessor"
             return
+        known = {instruction.address for instruction in self.code}
         for instruction in self.unwaited():
-            if instruction.fault:
-                yield f"{where}: {instruction.fault} before the wait: {instruction}"
+            fault = instruction.fault
+            if instruction.name in JUMPS and target(instruction) not in known:
+                fault = "jumps out of sight"
+            if fault:
+                yield f"{where}: {fault} before the wait: {instruction}"
         for instruction in self.code:
             if UNCACHED.match(instruction.opcode):
                 yield f"{where}: loads past the coherent caches: {instruction}"
 
 
-def target(instruction: Instruction) -> int | None:
+def target(instruction: Instruction) -> int:
+    """Where it leads; -1, which is nowhere, if that is not a number."""
     found: list[str] = re.findall(r"\b0x[0-9a-f]+\b", instruction.operands)
-    return int(found[-1], 16) if found else None
+    return int(found[-1], 16) if found else -1
 
 
 def is_certain(jump: Instruction) -> bool:

@@ -90,12 +90,14 @@ def test_an_access_before_the_wait(access: str) -> None:
         (["BRA 0x20", "EXIT", "STG.E [R2], R0", "ACQBULK", "EXIT"], "touches memory"),
         (["CALL.REL.NOINC 0x30", "ACQBULK", "EXIT"], "jumps out of sight before the wait"),
         (["BRX R2 -0x10", "ACQBULK", "EXIT"], "jumps out of sight before the wait"),
+        (["@P0 BRA `(.L_x_1)", "ACQBULK", "EXIT"], "jumps out of sight before the wait"),
+        (["BSSY B0, 0x30", "BSYNC B0", "ACQBULK", "EXIT"], "ends before the wait: 0x30 EXIT"),
         (["ACQBULK", "LDG.E.128.CONSTANT R0, [R2.64]", "EXIT"], "past the coherent caches"),
         (["PREEXIT", "EXIT"], "never waits for its predecessor"),
     ],
     ids=[
         "early exit", "way around", "divergent way", "wait under a predicate", "after a jump",
-        "call", "indirect", "nc", "no wait",
+        "call", "indirect", "label", "join past the wait", "nc", "no wait",
     ],
 )  # fmt: skip
 def test_other_faults(code: list[str], fault: str) -> None:
@@ -107,6 +109,12 @@ def test_a_jump_past_harmful_code_is_followed() -> None:
     assert faults("BRA 0x20", "EXIT", "ACQBULK", "EXIT") == []
     loop = ["@P0 BRA 0x0", "ACQBULK", "BRA 0x30", "EXIT"]
     assert faults(*loop) == []
+
+
+def test_a_barrier_register_may_serve_twice() -> None:
+    """Threads join right after their BSYNC, not where a later BSSY of the same register leads."""
+    before = ["BSSY B0, 0x20", "BSYNC B0", "ACQBULK"]
+    assert faults(*before, "BSSY B0, 0x60", "STG.E [R2], R0", "BSYNC B0", "EXIT") == []
 
 
 # ---- compiled counter-examples ------------------------------------------------------------------
