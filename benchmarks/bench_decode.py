@@ -29,7 +29,7 @@ from bench_gemm import commit, result_path, write
 from torch import Tensor, nn
 
 import nf12
-from nf12 import bench
+from nf12 import bench, machine
 from nf12.timing import Rotation, rotate
 from nf12.validation import device_of
 
@@ -291,7 +291,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         backend = nf12.resolve_backend(options.backend, device)
     except nf12.BackendUnavailable as error:
         raise SystemExit(str(error)) from None
-    report = bench.describe(device, backend, cold=True)
+    report = machine.describe(device, backend, cold=True)
     print(f"{report['device']}, reads {report['read_gb_per_s']:.1f} GB/s")
     sizes = Sizes(options.layers, options.hidden, options.vocab, options.cached, max(options.batch))
     dense = dense_stack(sizes, device)

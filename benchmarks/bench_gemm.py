@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 import nf12
-from nf12 import bench
+from nf12 import bench, machine
 from nf12.bench import Row
 from nf12.validation import device_of
 
@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except nf12.BackendUnavailable as error:
         raise SystemExit(str(error)) from None
     on_cpu = device.type == "cpu"
-    report = bench.describe(device, backend, cold=options.mode == "cold")
+    report = machine.describe(device, backend, cold=options.mode == "cold")
     ceiling = report["read_gb_per_s"]
     others = "FP32" if on_cpu else "nf12 plain"
     print(f"{report['device']}, {report['mode']}, reads {ceiling:.1f} GB/s; other: {others}")

@@ -12,10 +12,8 @@ rows of x up to CHECKED_ROWS, of more that many, spread over x, the first and th
 from __future__ import annotations
 
 import contextlib
-import datetime
 import math
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +23,6 @@ from torch import Tensor
 
 from nf12.backend import GPU_BACKENDS, Backend, introspection
 from nf12.functional import AUTO_KERNEL, gemm_operands, kernel_or_choice, select
-from nf12.machine import device_name, driver_version, gpu_facts
 from nf12.packed_weight import PackedWeight
 from nf12.packing import pack_spec
 from nf12.timing import Call, Rotation, cache_bytes, rotate
@@ -50,7 +47,6 @@ _RAW_RATE = 0.15  # 154 a tile, where 64 fit a list
 _TURN_US, _MOST_CALLS = 400, 64  # of a graph: the host must be ahead, the gaps between graphs small
 _DENSE_BYTES_PER_US, _DENSE_FLOP_PER_US = 4e6, 7e8  # guesses that only the length of a graph needs
 _MEMORY_SHARE = 0.6  # of what is free, for copies of a weight
-_CEILING_BYTES = {"cpu": 512 << 20, "cuda": 4 << 30}
 
 
 @dataclass(frozen=True)
@@ -356,57 +352,7 @@ def count_violations(x: Tensor, w: Tensor, results: Iterable[Rotation]) -> int:
     return count
 
 
-def read_ceiling_gb_per_s(device: torch.device) -> float:
-    """Bytes a second of the fastest of ten sums over a large buffer: 512 MiB on a CPU, 4 GiB on a
-    GPU, or a quarter of its free memory."""
-    nbytes = _CEILING_BYTES[device.type]
-    if device.type == "cuda":
-        nbytes = min(nbytes, torch.cuda.mem_get_info(device)[0] // 4)
-    data = torch.ones(nbytes // 4, device=device)
-    best_s = min(_seconds(data.sum, device) for _ in range(10))
-    return data.nbytes / best_s / 1e9
-
-
-def _seconds(call: Callable[[], object], device: torch.device) -> float:
-    if device.type != "cuda":
-        start_s = time.perf_counter()
-        call()
-        return time.perf_counter() - start_s
-    with torch.cuda.device(device):
-        begin, end = (
-            torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            for _ in range(2)
-        )
-        begin.record()
-        call()
-        end.record()
-        end.synchronize()
-        elapsed_ms: float = begin.elapsed_time(end)
-        return elapsed_ms / 1e3
-
-
 # ---- what comes out ------------------------------------------------------------------------------
-
-
-def describe(device: torch.device, backend: Backend, *, cold: bool) -> dict[str, Any]:
-    """The head of a result file: what was measured, on what, how."""
-    from nf12 import __version__
-
-    facts = {
-        "device": device_name(device),
-        "backend": backend.value,
-        "driver": driver_version(device),
-        "gpu": gpu_facts(device),
-        "torch": str(torch.__version__),
-        "nf12": __version__,
-        "date": datetime.date.today().isoformat(),
-        "mode": "cold" if cold else "warm",
-        "dense": "torch.mm" if device.type == "cuda" else "torch.nn.functional.linear",
-        "threads": torch.get_num_threads() if device.type == "cpu" else None,
-        "checked": f"all rows of x up to {CHECKED_ROWS}, that many of more, against float64",
-        "read_gb_per_s": round(read_ceiling_gb_per_s(device), 2),
-    }
-    return {name: fact for name, fact in facts.items() if fact is not None}
 
 
 def summarise(rows: Sequence[Row]) -> list[Summary]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -32,7 +33,7 @@ FIELDS = {
 @pytest.fixture(autouse=True)
 def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NF12_LLC_BYTES", str(1 << 16))
-    monkeypatch.setattr(bench, "_CEILING_BYTES", {"cpu": 1 << 20})
+    monkeypatch.setattr(machine, "_CEILING_BYTES", {"cpu": 1 << 20})
 
 
 def run(*arguments: str) -> None:
@@ -213,6 +214,33 @@ def test_a_graph_is_long_enough_and_holds_every_copy() -> None:
     assert calls(4096, 4096, 8, 1) == 48
     assert calls(25600, 5120, 2, 4096) == 2
     assert all(calls(4096, 14336, 3, m) % 3 == 0 for m in (1, 64, 512, 4096))
+
+
+def test_a_row_of_an_nvidia_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs of both forms beside torch.mm's, on a GPU that is none."""
+    fake, gpu = FakeGraphs(monkeypatch), torch.device("cuda", 0)
+    weight = bench.make_weight(256, 128, "3.3e-4", CPU, nf12.Backend.CPU, cold=True, single=False)
+    weight = dataclasses.replace(weight, backend=nf12.Backend.CUDA)
+    x, forms = bench.make_tokens(100, 256, CPU), []
+
+    def gemm(x: torch.Tensor, operands: Any, bias: None, backend: nf12.Backend) -> torch.Tensor:
+        early = introspection().dependent_launch()
+        forms.append(early)
+        fake.log.append(f"c{20 if early else 30}@0")
+        y: torch.Tensor = torch.ops.nf12.gemm(x, *operands, bias)
+        return y if early else y + 1
+
+    monkeypatch.setattr(bench.Weight, "device", gpu)
+    monkeypatch.setattr(bench, "make_tokens", lambda m, k, device: x)
+    monkeypatch.setattr(bench, "gemm_operands", gemm)
+    monkeypatch.setattr(bench, "select", lambda m, n, k, device: nf12.Selection("cuda", "stream"))
+    row = bench.measure(weight, 100)
+    assert isinstance(row, bench.Row)
+    assert (round(row.nf12_us, 6), round(row.nf12_us_plain or 0, 6)) == (20, 30)
+    assert row.kernel == "stream" and row.timed_as == "graph" and row.fp32_us is None
+    assert row.checked_rows == 64 and row.violations == 64 * 128, "of the plain form alone"
+    calls = bench.calls_per_turn(weight, 100)
+    assert forms == [True, False] + [True] * calls + [False] * calls
 
 
 def test_plain_is_without_dependent_launch() -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import nf12
-from nf12 import bench
+from nf12 import machine
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import bench_decode
@@ -26,7 +26,7 @@ SMALL = [
 
 @pytest.fixture(autouse=True)
 def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "_CEILING_BYTES", {"cpu": 1 << 20})
+    monkeypatch.setattr(machine, "_CEILING_BYTES", {"cpu": 1 << 20})
 
 
 def run(file: Path, *arguments: str) -> dict[str, Any]:

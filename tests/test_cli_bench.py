@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 import nf12
-from nf12 import bench
+from nf12 import bench, machine
 from nf12.cli import app, progress
 
 SMALL = ("--backend", "cpu", "--shapes", "256x128,192x100", "--m", "1,9")
@@ -19,7 +19,7 @@ SMALL = ("--backend", "cpu", "--shapes", "256x128,192x100", "--m", "1,9")
 @pytest.fixture(autouse=True)
 def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NF12_LLC_BYTES", str(1 << 16))
-    monkeypatch.setattr(bench, "_CEILING_BYTES", {"cpu": 1 << 20})
+    monkeypatch.setattr(machine, "_CEILING_BYTES", {"cpu": 1 << 20})
 
 
 def bench_command(*arguments: str) -> Any:

@@ -15,6 +15,7 @@ from nf12 import checkpoint, selftest
 from nf12.checkpoint.plot import save_plot
 from nf12.cli import failures, report, speed
 from nf12.cli.progress import terminal_progress
+from nf12.cli.speed import Json
 
 app = typer.Typer(
     name="nf12",
@@ -42,7 +43,6 @@ Revision = Annotated[
     typer.Option(help="Branch, tag or commit of a hub id."),
 ]
 Restart = Annotated[bool, typer.Option(help="Drop what an interrupted run left; do not resume.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 
 
 @app.command()

@@ -12,7 +12,7 @@ import torch
 import typer
 
 import nf12
-from nf12 import bench, tune, tuned, validation
+from nf12 import bench, machine, tune, tuned, validation
 from nf12.backend import GPU_BACKENDS
 from nf12.cli import failures, report
 from nf12.cli.progress import counted
@@ -61,7 +61,7 @@ def run_bench(
         if kernel not in (AUTO_KERNEL, *nf12.kernels(chosen)):
             known = ", ".join((AUTO_KERNEL, *nf12.kernels(chosen)))
             raise typer.BadParameter(f"backend {chosen} has no kernel {kernel!r}, but {known}")
-        head = bench.describe(device, chosen, cold=not warm)
+        head = machine.describe(device, chosen, cold=not warm)
         measured = bench.run(
             device, chosen, wanted, tokens, escapes=kinds, cold=not warm, kernel=kernel, seconds=0.3
         )
