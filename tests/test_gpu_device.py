@@ -24,7 +24,10 @@ from reference import (
 from torch import Tensor
 
 import nf12
-from nf12 import _C  # type: ignore[attr-defined]
+from nf12 import _C, bench, machine, tune, tuned  # type: ignore[attr-defined]
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+import bench_decode
 
 ops = torch.ops.nf12
 Packed = tuple[Tensor, Tensor, Tensor, int, int, int]
@@ -271,3 +274,39 @@ def test_compiled() -> None:
         x = activations(5, 200, seed=seed)
         y = compiled(x.to(DEVICE)).cpu()
         assert_bits_equal(y, torch.relu(ops.gemm(x.to(DEVICE), *packed)).cpu())
+
+
+def test_a_benchmarks_row() -> None:
+    backend = nf12.resolve_backend("auto", DEVICE)
+    weight = bench.make_weight(1024, 512, bench.USUAL_ESCAPES, DEVICE, backend, cold=True)
+    for m in (1, 200):
+        row = bench.measure(weight, m)
+        assert isinstance(row, bench.Row)
+        assert row.violations == 0 and row.timed_as == "graph" and row.copies > 1
+        assert min(row.dense_us, row.nf12_us) > 0.5, "a launch takes longer"
+        assert (row.nf12_us_plain is not None) == (backend is nf12.Backend.CUDA)
+    assert machine.describe(DEVICE, backend, cold=True)["read_gb_per_s"] > 50
+
+
+def test_a_tuned_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NF12_CACHE", str(tmp_path))
+    try:
+        measured = list(
+            tune.run(DEVICE, nf12.resolve_backend("auto", DEVICE), [(1024, 512)], [1, 24])
+        )
+        assert all(at.wrong == () and at.kernel in at.us for at in measured)
+        tune.save(DEVICE, measured)
+        for at in measured:
+            choice = nf12.select(at.m, 512, 1024, DEVICE)
+            assert choice.tuned and choice.kernel == at.kernel
+        assert not nf12.select(25, 512, 1024, DEVICE).tuned
+    finally:
+        tuned.forget(DEVICE)
+    assert not nf12.select(1, 512, 1024, DEVICE).tuned
+
+
+def test_a_decode_step() -> None:
+    """Small, but all of it: graphs of three stacks, logits, bits."""
+    bench_decode.main(
+        ["--layers", "2", "--hidden", "512", "--vocab", "1000", "--turns", "3", "--output", "-"]
+    )

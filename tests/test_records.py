@@ -100,8 +100,28 @@ def test_a_card_record_names_what_was_compiled() -> None:
 
 
 def test_the_readme_shows_the_results() -> None:
-    """The table of speed-ups is the one that benchmarks/table.py makes of benchmarks/results."""
-    assert table.table() in (table.RESULTS.parent.parent / "README.md").read_text()
+    """The tables of speed-ups are those that benchmarks/table.py makes of benchmarks/results."""
+    readme = (table.RESULTS.parent.parent / "README.md").read_text()
+    assert table.table() in readme
+    for device, text in table.gpu_tables().items():
+        assert text in readme, device
+
+
+def test_the_table_of_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def row(k: int, m: int, ratio: float, escapes: str = "3.3e-4") -> dict[str, object]:
+        times = {"dense_us": 10 * ratio, "nf12_us": 10.0, "violations": 0}
+        return {"k": k, "n": 64, "m": m, "escapes": escapes} | times
+
+    rows = [row(k, m, ratio) for k, ratio in ((32, 2.0), (64, 0.5)) for m in (1, 2, 8)]
+    rows += [row(32, 16, 9.0), row(32, 1, 9.0, "raw")]
+    for name, content in (("a-2026-01-02", rows), ("b-2026-01-03", [row(32, 1, 9.0, "0")])):
+        report = {"device": "NVIDIA H200", "mode": "cold", "rows": content}
+        (tmp_path / f"{name}.json").write_text(json.dumps(report))
+    monkeypatch.setattr(table, "RESULTS", tmp_path)
+    assert table.gpu_tables()["NVIDIA H200"].splitlines() == [
+        "| k x n | m = 1 | m = 8 |", "| --- | ---: | ---: |", "| 32 x 64 | 2.00 | 2.00 |",
+        "| 64 x 64 | 0.50 | 0.50 |", "| geomean | **1.00** | **1.00** |",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("path", sorted(emulator.RECORDS.glob("emulator-*.json")), ids=str)
