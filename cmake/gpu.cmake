@@ -11,6 +11,7 @@ set(nf12_units
     gemm_fused   csrc/gemm/fused/instances/fused.cpp     gfx12
     gemm_matrix  csrc/gemm/matrix/instances/matrix.cpp   gfx12,sm
     gemm_stream  csrc/gemm/stream/instances/stream.cpp   sm
+    gemm_cluster csrc/gemm/cluster/instances/cluster.cpp sm
     gemm_combine csrc/gemm/instances/combine.cpp         gfx12,sm
     unpack       csrc/unpack/instances/unpack.cpp        gfx12,sm
     gather       csrc/gather/instances/gather.cpp        gfx12,sm

@@ -29,6 +29,7 @@ T = TypeVar("T")
 
 BITS = 12
 AUTO_KERNEL = "auto"
+_ONLY_CUDA = ("stream", "cluster")  # of the GPU kernels
 _CASTABLE = (torch.float16, torch.float32)
 
 
@@ -292,15 +293,16 @@ class Selection:
 
 def kernels(backend: Backend | str) -> tuple[str, ...]:
     """Names of the gemm kernels of a backend: the levels of a CPU (least first, also those that
-    this processor lacks), fused, stream (cuda alone), matrix and buffered of a GPU, none of
-    torch."""
+    this processor lacks), fused, stream and cluster (cuda alone), matrix and buffered of a GPU,
+    none of torch."""
     backend = Backend(backend)
     if backend is Backend.CPU:
         return tuple(introspection().cpu_levels())
     if backend not in GPU_BACKENDS:
         return ()
     names = introspection().gpu_kernels()
-    return tuple(name for name in names if name != "stream" or backend is Backend.CUDA)
+    left_out = () if backend is Backend.CUDA else _ONLY_CUDA
+    return tuple(name for name in names if name not in left_out)
 
 
 def select(m: int, n: int, k: int, device: torch.device | str = "cpu") -> Selection:

@@ -533,7 +533,7 @@ def test_select_fills_the_gpu_it_is_asked_about(gpus: StandIn) -> None:
 
 
 def test_names_of_kernels(gpu: StandIn) -> None:
-    assert _C.gpu_kernels() == ["fused", "stream", "matrix", "buffered"]
+    assert _C.gpu_kernels() == ["fused", "stream", "cluster", "matrix", "buffered"]
     packed, x = pack(realistic_weights(32, 64)), activations(16, 64)
     gpu.calls()
     for name in ("fused", "matrix", "buffered"):
@@ -610,14 +610,15 @@ def test_the_environment_names_a_kernel() -> None:
 @pytest.mark.parametrize("with_bias", (False, True))
 def test_buffered_slices(gpus: StandIn, with_bias: bool) -> None:
     """Five tile rows through room for two; the last one is not whole."""
-    weight = realistic_weights(72, 130, tile_share=0.5)
+    k = 136 if with_bias else 130
+    weight = realistic_weights(72, k, tile_share=0.5)
     bias = activations(72, seed=2) if with_bias else None
-    packed, x = pack(weight), activations(5, 130)
-    with gpus.on(0, slice_bytes=2 * 16 * 130 * 2), nf12.use_kernel("buffered"):
+    packed, x = pack(weight), activations(5, k)
+    with gpus.on(0, slice_bytes=2 * 16 * k * 2), nf12.use_kernel("buffered"):
         gpus.calls()
         y = multiply(x, packed, bias)
     assert_gemm_close(y, x, weight, bias)
-    assert gpus.kernels() == ["unpack_a4"] * 3
+    assert gpus.kernels() == ["unpack_a16" if with_bias else "unpack_a4"] * 3
 
 
 def test_buffered_refuses_a_bias_that_torch_would_add_to_a_rounded_product(gpu: StandIn) -> None:

@@ -3,12 +3,14 @@
 //
 //   fused      a kernel per token count, for few tokens: each weight decoded once, no matrix unit
 //   stream     matrix instructions for few tokens, one block a multiprocessor (NVIDIA)
+//   cluster    the same for up to 64 tokens, clusters of blocks that split k (NVIDIA)
 //   matrix     matrix instructions, 16 to 128 tokens a block
 //   buffered   the weight unpacked slice by slice, each multiplied by torch's own matmul
 #pragma once
 #include <algorithm>
 #include <cstdint>
 
+#include "csrc/gemm/cluster/launch.hpp"
 #include "csrc/gemm/fused/instances/configs.hpp"
 #include "csrc/gemm/fused/launch.hpp"
 #include "csrc/gemm/matrix/instances/configs.hpp"
@@ -18,9 +20,10 @@
 
 namespace nf12 {
 
-enum class GemmPath : int { kFused, kStream, kMatrix, kBuffered };
-inline constexpr int kGemmPaths = 4;
-inline constexpr const char* kGemmPathNames[kGemmPaths] = {"fused", "stream", "matrix", "buffered"};
+enum class GemmPath : int { kFused, kStream, kCluster, kMatrix, kBuffered };
+inline constexpr int kGemmPaths = 5;
+inline constexpr const char* kGemmPathNames[kGemmPaths] = {"fused", "stream", "cluster", "matrix",
+                                                           "buffered"};
 constexpr const char* name_of(GemmPath path) { return kGemmPathNames[static_cast<int>(path)]; }
 
 // Of a row of the grid: AMD's launches count threads, not blocks, by 32 bits.
@@ -34,12 +37,15 @@ struct GemmTraits {
   int processors;         // blocks of the stream path, which has one for each
   int64_t fused_below;    // fewer tokens are fused
   int64_t stream_below;   // of the others, fewer are streamed
+  int64_t cluster_below;  // of the others, fewer go to clusters
   int64_t buffered_from;  // as many or more are buffered
   // What the code objects hold and the GPU can run: bit t - 1 for t tokens, bit i for
-  // kMatrixTokens[i].
-  uint32_t fused, matrix;
+  // kMatrixTokens[i] and kClusterTokens[i].
+  uint32_t fused, matrix, cluster;
   bool stream;
   bool combine, unpack;  // a split launch needs the one, the buffered path the other
+  ClusterCounts clusters;
+  int shared_bytes;  // that a launch may give a block
 };
 
 // RDNA4. Under 16 tokens a matrix instruction would be padded; 16 fill it exactly.
@@ -54,29 +60,37 @@ constexpr GemmTraits rdna4_traits(int processors) {
           .processors = processors,
           .fused_below = 16,
           .stream_below = 0,
+          .cluster_below = 0,
           .buffered_from = 1024,
           .fused = 0,
           .matrix = 0,
+          .cluster = 0,
           .stream = false,
           .combine = false,
-          .unpack = false};
+          .unpack = false,
+          .clusters = {},
+          .shared_bytes = 0};
 }
 
-// NVIDIA: no fused kernels in this version, and the streaming ones only by name until an operator's
-// launch of them has been measured on a card (docs/performance.md). mma.sync reached 0.38 of dense
-// at 128 tokens (H200, an early form of the matrix kernel) and falls from there; unpacking first
+// NVIDIA: no fused kernels in this version. On an H200 (2026-11-29, cold, eight shapes) the streaming
+// kernel is 1.43 times as fast as dense for one token and 1.26 for 16, where the cluster kernel is
+// 1.17; at 32 tokens that one is 1.05, at 64 0.80, the matrix kernel 0.6 and 0.45. Unpacking first
 // costs one pass of 3.5 bytes a weight whatever m is, about half of dense at 256 tokens.
 constexpr GemmTraits nvidia_traits(int processors) {
   return {.wanted_blocks = 4 * processors,
           .processors = processors,
           .fused_below = 0,
-          .stream_below = 0,
+          .stream_below = 17,
+          .cluster_below = 65,
           .buffered_from = 256,
           .fused = 0,
           .matrix = 0,
+          .cluster = 0,
           .stream = false,
           .combine = false,
-          .unpack = false};
+          .unpack = false,
+          .clusters = {},
+          .shared_bytes = 0};
 }
 
 // y [m, n] = x W^T as far as its layout matters.
@@ -94,6 +108,7 @@ struct GemmChoice {
   int tokens = 0;  // of a block: which compiled kernel; buffered: none
   int splits = 0;  // of k, asked of fused_grid and matrix_grid
   const char* refusal = nullptr;
+  ClusterShape shape = {};  // of a cluster launch
 
   constexpr explicit operator bool() const { return refusal == nullptr; }
 };
@@ -134,6 +149,27 @@ constexpr GemmChoice stream_choice(const GemmTraits& traits, const GemmProblem& 
   return choice;
 }
 
+constexpr GemmChoice cluster_choice(const GemmTraits& traits, const GemmProblem& problem) {
+  GemmChoice choice = {.path = GemmPath::kCluster};
+  for (int i = 3; i >= 0; --i)
+    if ((traits.cluster >> i & 1) != 0 && kClusterTokens[i] >= problem.m)
+      choice.tokens = kClusterTokens[i];
+  if (traits.cluster == 0)
+    choice.refusal = "is not built for this GPU";
+  else if (choice.tokens == 0)
+    choice.refusal = "takes at most 64 tokens";
+  else if (!problem.x_is_aligned)
+    choice.refusal = "needs rows of x at multiples of 16 bytes";
+  else if (!cluster_takes(problem.weight))
+    choice.refusal = "needs in_features a multiple of 64";
+  if (!choice) return choice;
+  choice.shape = cluster_shape(cluster_config(choice.tokens), problem.weight, problem.m,
+                               traits.clusters, traits.shared_bytes);
+  choice.splits = choice.shape.blocks;
+  if (choice.shape.rows == 0) choice.refusal = "needs more shared memory than this GPU has";
+  return choice;
+}
+
 // The smallest block that takes all tokens; the largest there is, several times, past that.
 constexpr GemmChoice matrix_choice(const GemmTraits& traits, const GemmProblem& problem) {
   GemmChoice choice = {.path = GemmPath::kMatrix, .refusal = "is not built for this GPU"};
@@ -158,22 +194,24 @@ constexpr GemmChoice matrix_choice(const GemmTraits& traits, const GemmProblem& 
 }
 
 // torch's matmul rounds the product before it adds a bias where rows of the result are not aligned
-// (seen with n = 37 and 4097 on an H200, torch 2.11).
+// (seen with n = 37 and 4097 on an H200, torch 2.11), and where rows of x are not: those are copied
+// first, unless copies would not be aligned either.
 constexpr GemmChoice buffered_choice(const GemmTraits& traits, const GemmProblem& problem) {
   GemmChoice choice = {.path = GemmPath::kBuffered};
   if (!traits.unpack)
     choice.refusal = "is not built for this GPU";
-  else if (problem.bias && problem.weight.n % 8 != 0)
-    choice.refusal = "rounds twice with a bias unless out_features is a multiple of 8";
+  else if (problem.bias && (problem.weight.n % 8 != 0 || problem.weight.k % 8 != 0))
+    choice.refusal = "rounds twice with a bias unless in_features and out_features are multiples of 8";
   return choice;
 }
 
 constexpr GemmChoice choice_of(GemmPath path, const GemmTraits& traits,
                                const GemmProblem& problem) {
-  return path == GemmPath::kFused    ? fused_choice(traits, problem)
-         : path == GemmPath::kStream ? stream_choice(traits, problem)
-         : path == GemmPath::kMatrix ? matrix_choice(traits, problem)
-                                     : buffered_choice(traits, problem);
+  return path == GemmPath::kFused     ? fused_choice(traits, problem)
+         : path == GemmPath::kStream  ? stream_choice(traits, problem)
+         : path == GemmPath::kCluster ? cluster_choice(traits, problem)
+         : path == GemmPath::kMatrix  ? matrix_choice(traits, problem)
+                                      : buffered_choice(traits, problem);
 }
 
 // m >= 1. A path that cannot take the problem leaves it to the next one that can; refused only if
@@ -181,6 +219,7 @@ constexpr GemmChoice choice_of(GemmPath path, const GemmTraits& traits,
 constexpr GemmChoice select_gemm(const GemmTraits& traits, const GemmProblem& problem) {
   const GemmPath first = problem.m < traits.fused_below     ? GemmPath::kFused
                          : problem.m < traits.stream_below  ? GemmPath::kStream
+                         : problem.m < traits.cluster_below ? GemmPath::kCluster
                          : problem.m < traits.buffered_from ? GemmPath::kMatrix
                                                             : GemmPath::kBuffered;
   GemmChoice choice = choice_of(first, traits, problem);

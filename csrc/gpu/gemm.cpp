@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "csrc/format/scale.hpp"
@@ -9,6 +10,8 @@ namespace nf12::gpu {
 using runtime::Kernel;
 
 namespace {
+
+static_assert(runtime::kMostClusterBlocks == kMostClusterBlocks);
 
 constexpr int stream_shared_bytes(int tokens) {
   return tokens == 8 ? StreamPlan<stream_config(8)>::kSharedBytes
@@ -27,6 +30,12 @@ GemmTraits traits_of(const Device& device) {
   for (const int tokens : {8, 16})
     traits.stream &= device.has(runtime::stream_kernel(tokens)) &&
                      stream_shared_bytes(tokens) <= device.shared_bytes();
+  for (int i = 0; i < 4; ++i)
+    traits.cluster |= uint32_t{device.has(runtime::cluster_kernel(kClusterTokens[i]))} << i;
+  traits.clusters[1] = processors;
+  for (int blocks = 2; blocks <= kMostClusterBlocks; ++blocks)
+    traits.clusters[blocks] = device.clusters(blocks);
+  traits.shared_bytes = device.shared_bytes();
   traits.combine = device.has(Kernel::gemm_combine);
   traits.unpack = true;
   for (const int alignment : {16, 4, 2})
@@ -64,9 +73,18 @@ GemmLaunch plan_gemm(const GemmArgs& args, const GemmChoice& choice, const GemmT
   } else if (choice.path == GemmPath::kStream) {
     const int64_t blocks = stream_blocks(tile_rows(args.w.n), traits.processors);
     launch.kernel = runtime::stream_kernel(choice.tokens);
-    launch.grid = stream_grid(stream_config(choice.tokens), launch.params, blocks);
+    launch.grid = stream_grid(stream_config(choice.tokens), launch.params.stream, blocks);
     launch.shared_bytes = stream_shared_bytes(choice.tokens);
-    p.splits = 1;
+    p.splits = 1;  // blocks of a cluster
+  } else if (choice.path == GemmPath::kCluster) {
+    launch.kernel = runtime::cluster_kernel(choice.tokens);
+    launch.grid =
+        cluster_grid(cluster_config(choice.tokens), launch.params.cluster, choice.shape);
+    // At least so much that a second block does not fit: two of one launch on a multiprocessor
+    // would leave another one idle.
+    launch.shared_bytes = std::max(cluster_shared_bytes(choice.tokens, choice.shape),
+                                   traits.shared_bytes / 2 + 1024);
+    return launch;
   } else {
     launch.kernel = runtime::matrix_kernel(choice.tokens);
     launch.grid = matrix_grid(matrix_config(choice.tokens), p, choice.splits);
@@ -77,8 +95,8 @@ GemmLaunch plan_gemm(const GemmArgs& args, const GemmChoice& choice, const GemmT
 
 void gemm(Queue& queue, const GemmLaunch& launch, void* workspace) {
   if (launch.shared_bytes > 0)
-    return queue.launch_dependent(launch.kernel, launch.grid.x, launch.grid.threads,
-                                  launch.shared_bytes, launch.params);
+    return queue.launch_dependent(launch.kernel, launch.grid.x, launch.params.gemm.splits,
+                                  launch.grid.threads, launch.shared_bytes, launch.params);
   GemmParams p = launch.params.gemm;
   // By this pointer the kernels know whether to write sums or y.
   p.partials = p.splits > 1 ? static_cast<float*>(workspace) : nullptr;

@@ -38,8 +38,12 @@ struct GemmArgs {
 struct GemmLaunch {
   runtime::Kernel kernel;
   Grid grid;
-  StreamParams params;  // of the other paths its gemm alone
-  int shared_bytes;     // stream
+  union {
+    GemmParams gemm;
+    StreamParams stream;    // a gemm, and more
+    ClusterParams cluster;  // likewise
+  } params;
+  int shared_bytes;  // stream, cluster; else 0
   size_t workspace_bytes;
 };
 GemmLaunch plan_gemm(const GemmArgs& args, const GemmChoice& choice, const GemmTraits& traits);

@@ -13,7 +13,8 @@ namespace nf12::runtime {
 namespace {
 
 constexpr int kCudaMostSharedBytes = 8;      // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-constexpr int kCudaDependentLaunch = 6;      // ..._ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+constexpr int kCudaClusterDimension = 4;     // CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+constexpr int kCudaDependentLaunch = 6;      // ..._PROGRAMMATIC_STREAM_SERIALIZATION
 constexpr const char* kNvidiaTarget = "sm";  // one fatbin for all of them
 
 // Modules cannot be loaded in a thread that captures a stream unless it says that it knows what it
@@ -109,7 +110,25 @@ void Device::load_kernels() {
       if (!load_module(object)) return;
       has_kernels_ = true;
     }
-    if (has_kernels_) return;
+    if (has_kernels_) break;
+  }
+  if (has_dependent_launch_) count_clusters();  // what brought the one brought the other
+}
+
+// With all the shared memory, so that a block has its multiprocessor for itself.
+void Device::count_clusters() {
+  const Function kernel = function(Kernel::gemm_cluster_t64);
+  if (kernel == nullptr) return;
+  for (int blocks = 2; blocks <= kMostClusterBlocks; ++blocks) {
+    LaunchAttribute dimension = {.id = kCudaClusterDimension, .value = {blocks, 1, 1}};
+    const LaunchConfig config = {.grid = {static_cast<unsigned>(blocks), 1, 1},
+                                 .block = {512, 1, 1},
+                                 .shared_bytes = static_cast<unsigned>(shared_bytes_),
+                                 .stream = nullptr,
+                                 .attributes = &dimension,
+                                 .attribute_count = 1};
+    if (driver_->count_clusters.call(&clusters_[blocks], kernel, &config) != 0)
+      clusters_[blocks] = 0;  // a size that this GPU does not have
   }
 }
 
@@ -169,17 +188,20 @@ void Queue::launch_raw(Kernel kernel, int64_t blocks_x, int64_t blocks_y, int th
          /*shared_bytes=*/0u, stream_, arguments, static_cast<void**>(nullptr));
 }
 
-void Queue::launch_dependent_raw(Kernel kernel, int64_t blocks, int threads, int shared_bytes,
-                                 void** arguments) {
+void Queue::launch_dependent_raw(Kernel kernel, int64_t blocks, int cluster, int threads,
+                                 int shared_bytes, void** arguments) {
   const Driver& driver = *device_.driver_;
   const bool early = device_.has_dependent_launch_ && dependent_launch();
-  LaunchAttribute dependent = {.id = kCudaDependentLaunch, .value = 1, .unused = {}};
+  LaunchAttribute attributes[2];
+  unsigned count = 0;
+  if (early) attributes[count++] = {.id = kCudaDependentLaunch, .value = {1}};
+  if (cluster > 1) attributes[count++] = {.id = kCudaClusterDimension, .value = {cluster, 1, 1}};
   const LaunchConfig config = {.grid = {static_cast<unsigned>(blocks), 1, 1},
                                .block = {static_cast<unsigned>(threads), 1, 1},
                                .shared_bytes = static_cast<unsigned>(shared_bytes),
                                .stream = stream_,
-                               .attributes = &dependent,
-                               .attribute_count = early ? 1u : 0u};
+                               .attributes = attributes,
+                               .attribute_count = count};
   driver(driver.launch_with, &config, device_.function(kernel), arguments,
          static_cast<void**>(nullptr));
 }

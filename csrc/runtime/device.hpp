@@ -11,7 +11,8 @@
 
 namespace nf12::runtime {
 
-inline constexpr int kMostDevices = 64;  // of a process
+inline constexpr int kMostDevices = 64;         // of a process
+inline constexpr int kMostClusterBlocks = 8;    // that every GPU with clusters takes
 
 class Device {
  public:
@@ -28,6 +29,10 @@ class Device {
   // That a launch may give a block, for kernels that take it (takes_shared_memory).
   int shared_bytes() const { return shared_bytes_; }
 
+  // Clusters of so many blocks that run at once, each block having a multiprocessor for itself; 0
+  // where the GPU has none.
+  int clusters(int blocks) const { return clusters_[blocks]; }
+
   // False for a GPU whose arch no code object names: backend torch runs its tensors.
   bool has_kernels() const { return has_kernels_; }
   bool has(Kernel kernel) const { return function(kernel) != nullptr; }
@@ -39,6 +44,7 @@ class Device {
   explicit Device(const Driver& driver, int index);
   void load_kernels();
   bool load_module(const CodeObject& object);
+  void count_clusters();
   Function function(Kernel kernel) const { return functions_[static_cast<size_t>(kernel)]; }
 
   const Driver* driver_;
@@ -47,6 +53,7 @@ class Device {
   std::string arch_;
   int multiprocessors_ = 0;
   int shared_bytes_ = 0;
+  std::array<int, kMostClusterBlocks + 1> clusters_ = {};
   bool has_dependent_launch_ = false;
   bool has_kernels_ = false;
   std::array<Function, kKernels> functions_ = {};
@@ -72,12 +79,13 @@ class Queue {
   }
 
   // Of a kernel that takes shared memory from the launch and knows dependent launch: where the GPU
-  // has it, the kernel starts while the one before still runs, and waits by itself.
+  // has it, the kernel starts while the one before still runs, and waits by itself. `cluster`: blocks
+  // of a cluster.
   template <typename Params>
-  void launch_dependent(Kernel kernel, int64_t blocks, int threads, int shared_bytes,
+  void launch_dependent(Kernel kernel, int64_t blocks, int cluster, int threads, int shared_bytes,
                         Params params) {
     void* arguments[] = {&params};
-    launch_dependent_raw(kernel, blocks, threads, shared_bytes, arguments);
+    launch_dependent_raw(kernel, blocks, cluster, threads, shared_bytes, arguments);
   }
 
   void fill_words(uint32_t* target, uint32_t value, size_t words);
@@ -89,8 +97,8 @@ class Queue {
 
  private:
   void launch_raw(Kernel kernel, int64_t blocks_x, int64_t blocks_y, int threads, void** arguments);
-  void launch_dependent_raw(Kernel kernel, int64_t blocks, int threads, int shared_bytes,
-                            void** arguments);
+  void launch_dependent_raw(Kernel kernel, int64_t blocks, int cluster, int threads,
+                            int shared_bytes, void** arguments);
 
   const Device& device_;
   Stream stream_;

@@ -18,8 +18,7 @@ enum class Vendor { kAmd, kNvidia };
 // CUlaunchConfig with its attributes.
 struct LaunchAttribute {
   int id;
-  alignas(8) int value;
-  char unused[60];
+  alignas(8) int value[16];
 };
 struct LaunchConfig {
   unsigned grid[3], block[3], shared_bytes;
@@ -80,6 +79,7 @@ struct Driver {
   Entry<Status(Status, const char** text)> store_error_text;
   Entry<Status(Function, int attribute, int value)> set_function_attribute;
   Entry<Status(const LaunchConfig*, Function, void** arguments, void** extra)> launch_with;
+  Entry<Status(int* clusters, Function, const LaunchConfig*)> count_clusters;
 
   std::span<const CodeObject> stand_ins;  // of a test's driver
 

@@ -11,6 +11,7 @@ namespace nf12::runtime {
   K(gemm_fused_m9)  K(gemm_fused_m10) K(gemm_fused_m11) K(gemm_fused_m12)                      \
   K(gemm_fused_m13) K(gemm_fused_m14) K(gemm_fused_m15) K(gemm_fused_m16)                      \
   K(gemm_stream_t8) K(gemm_stream_t16)                                                         \
+  K(gemm_cluster_t24) K(gemm_cluster_t32) K(gemm_cluster_t48) K(gemm_cluster_t64)              \
   K(gemm_matrix_t16) K(gemm_matrix_t32) K(gemm_matrix_t64) K(gemm_matrix_t128)                 \
   K(gemm_combine)                                                                              \
   K(unpack_a16) K(unpack_a4) K(unpack_a2)                                                      \
@@ -41,12 +42,20 @@ constexpr Kernel fused_kernel(int tokens) {
 }
 static_assert(fused_kernel(16) == Kernel::gemm_fused_m16);
 
-// tokens: 8 or 16. These alone are given shared memory by the launch.
+// tokens: 8 or 16.
 constexpr Kernel stream_kernel(int tokens) {
   return tokens == 8 ? Kernel::gemm_stream_t8 : Kernel::gemm_stream_t16;
 }
+// tokens: 24, 32, 48 or 64.
+constexpr Kernel cluster_kernel(int tokens) {
+  return tokens == 24   ? Kernel::gemm_cluster_t24
+         : tokens == 32 ? Kernel::gemm_cluster_t32
+         : tokens == 48 ? Kernel::gemm_cluster_t48
+                        : Kernel::gemm_cluster_t64;
+}
+// From the launch.
 constexpr bool takes_shared_memory(Kernel kernel) {
-  return kernel == Kernel::gemm_stream_t8 || kernel == Kernel::gemm_stream_t16;
+  return kernel >= Kernel::gemm_stream_t8 && kernel <= Kernel::gemm_cluster_t64;
 }
 
 // tokens: 16, 32, 64 or 128.

@@ -29,7 +29,9 @@ const GemmTraits kH200 = [] {
   GemmTraits traits = complete(nvidia_traits(132));
   traits.fused = 0;
   traits.stream = true;
-  traits.stream_below = 17;
+  traits.cluster = 0xF;
+  traits.clusters = {0, 132, 66, 39, 30, 22, 17, 15, 15};
+  traits.shared_bytes = 232448;
   return traits;
 }();
 
@@ -53,7 +55,10 @@ TEST(paths_change_where_the_traits_say) {
   expect_text(selected(kH200, 8), "stream t8 s1");
   expect_text(selected(kH200, 9), "stream t16 s1");
   expect_text(selected(kH200, 16), "stream t16 s1");
-  expect_text(selected(kH200, 17), "matrix t32 s16");
+  expect_text(selected(kH200, 17), "cluster t24 s2");
+  expect_text(selected(kH200, 25), "cluster t32 s2");
+  expect_text(selected(kH200, 64), "cluster t64 s5");
+  expect_text(selected(kH200, 65), "matrix t128 s16");
   expect_text(selected(kH200, kH200.buffered_from), "buffered t0 s0");
 }
 
@@ -123,7 +128,9 @@ TEST(a_bias_is_added_before_the_only_rounding) {
   expect_text(text(aligned), "buffered t0 s0");
   const GemmChoice odd = select_gemm(kR9700, {weight_of(37, 64), 2000, 64, true});
   expect_text(text(odd), "matrix t128 s1");
-  expect_text(text(select_gemm(kR9700, {weight_of(37, 64), 2000, 64, false})), "buffered t0 s0");
+  const GemmChoice odd_columns = select_gemm(kR9700, {weight_of(40, 60), 2000, 60, true});
+  expect_text(text(odd_columns), "matrix t128 s1");
+  expect_text(text(select_gemm(kR9700, {weight_of(37, 60), 2000, 60, false})), "buffered t0 s0");
 }
 
 TEST(grids_stay_within_what_a_launch_can_count) {

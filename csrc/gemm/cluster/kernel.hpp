@@ -146,7 +146,7 @@ NF12_DEVICE void multiply_tiles(const PackedView& weight, const ClusterPlace& pl
     arch::await_copies_but<kAhead - 1>();
     arch::sync_wave();  // the lanes see each other's copies, and have read the stage before
     copy_next(t + kAhead < place.count);
-    const TilePlace here = {ring + stage, rest};
+    const DecodedPlace here = {ring + stage, rest};
     uint32_t w[kLanePairs];
     decode_tile(read_tile(shared, here.tile), mask, w);
     patch_next(weight, shared, here, t, place.count, index, w);

@@ -2,9 +2,10 @@
 #pragma once
 #include <algorithm>
 #include <array>
+#include <climits>
 #include <cstdint>
 
-#include "csrc/gemm/cluster/config.hpp"
+#include "csrc/gemm/cluster/instances/configs.hpp"
 #include "csrc/gemm/cluster/params.hpp"
 #include "csrc/gemm/cluster/plan.hpp"
 #include "csrc/gemm/grid.hpp"
@@ -21,31 +22,44 @@ struct ClusterShape {
   int blocks;  // of a cluster
 };
 
-// The shape that a model of the time finds fastest. A block needs, in nanoseconds (H200, 2026-11-29),
-// 53 for a tile with 14 waves at work, or one for 42 bytes of what it reads; 2,500 to start and
-// end, and 700 more in a cluster.
+constexpr int cluster_shared_bytes(int tokens, const ClusterShape& shape) {
+  const auto bytes = [&]<int t>(std::integral_constant<int, t>) {
+    return ClusterPlan<cluster_config(t)>::shared_bytes(shape.rows, shape.turns, shape.blocks);
+  };
+  return tokens == 24   ? bytes(std::integral_constant<int, 24>())
+         : tokens == 32 ? bytes(std::integral_constant<int, 32>())
+         : tokens == 48 ? bytes(std::integral_constant<int, 48>())
+                        : bytes(std::integral_constant<int, 64>());
+}
+
+// The shape that a model of the time finds fastest, of those whose blocks have so much shared memory;
+// no rows if there is none. A block needs, in nanoseconds (H200, 2026-11-29), 53 for a tile with 14
+// waves at work, or one for 42 bytes of what it reads; 2,500 to start and end, and 700 more in a
+// cluster. Cheap: it is part of every call.
 constexpr ClusterShape cluster_shape(const ClusterConfig& config, const PackedView& weight,
-                                     int64_t m, const ClusterCounts& at_once) {
-  const int64_t all_rows = tile_rows(weight.n), columns = tile_columns(weight.k);
-  ClusterShape best = {config.waves, 1, 1};
+                                     int64_t m, const ClusterCounts& at_once,
+                                     int most_shared_bytes = INT_MAX) {
+  const auto all_rows = static_cast<int>(tile_rows(weight.n));
+  const auto columns = static_cast<int>(tile_columns(weight.k));
+  ClusterShape best = {0, 1, 1};
   int64_t least = INT64_MAX;
-  for (int blocks = 1; blocks <= kMostClusterBlocks; ++blocks) {
-    if (blocks > columns || at_once[blocks] == 0) continue;
-    const int64_t stretch = (columns + blocks - 1) / blocks;
-    for (int rows = static_cast<int>(std::min<int64_t>(config.waves, all_rows)); rows >= 1; --rows) {
-      const auto turns = static_cast<int>(
-          std::min({int64_t{config.waves / rows}, int64_t{config.columns / 2}, stretch}));
-      const int64_t waves = int64_t{rows} * turns;
-      const int64_t clusters = (all_rows + rows - 1) / rows;
-      const int64_t rounds = (clusters + at_once[blocks] - 1) / at_once[blocks];
-      const int64_t tiles = rows * ((stretch + turns - 1) / turns * turns);
-      const int64_t work = 53 * tiles * 14 / std::min<int64_t>(waves, 14);
-      const int64_t reads = (rows * stretch * kTileBytes + stretch * m * 128) / 42;
+  for (int blocks = 1; blocks <= std::min(kMostClusterBlocks, columns); ++blocks) {
+    if (at_once[blocks] == 0) continue;
+    const int stretch = (columns + blocks - 1) / blocks;
+    // As few rounds of clusters as rows allow, or one more.
+    const int fewest = (all_rows + at_once[blocks] * config.waves - 1) /
+                       (at_once[blocks] * config.waves);
+    for (int rounds = fewest; rounds <= fewest + 1; ++rounds) {
+      const int rows = (all_rows + at_once[blocks] * rounds - 1) / (at_once[blocks] * rounds);
+      const int turns = std::min({config.waves / rows, config.columns / 2, stretch});
+      const int64_t tiles = int64_t{rows} * ((stretch + turns - 1) / turns * turns);
+      const int64_t work = 53 * 14 * tiles / std::min(rows * turns, 14);
+      const int64_t reads = stretch * (int64_t{rows} * kTileBytes + m * 128) / 42;
       const int64_t time = rounds * (std::max(work, reads) + 2500 + (blocks > 1 ? 700 : 0));
-      if (time < least) {
-        least = time;
-        best = {rows, turns, blocks};
-      }
+      const ClusterShape shape = {rows, turns, blocks};
+      if (time >= least || cluster_shared_bytes(config.tokens, shape) > most_shared_bytes) continue;
+      least = time;
+      best = shape;
     }
   }
   return best;
@@ -53,11 +67,12 @@ constexpr ClusterShape cluster_shape(const ClusterConfig& config, const PackedVi
 
 // The kernel takes whole tiles and reads x in pieces of 16 bytes.
 constexpr bool cluster_takes(const PackedView& weight) {
-  return weight.k % kTileColumns == 0 && tile_columns(weight.k) * kMostClusterBlocks < INT32_MAX &&
+  return weight.k % kTileColumns == 0 && tile_columns(weight.k) < INT32_MAX / kMostClusterBlocks &&
          tile_rows(weight.n) < INT32_MAX / kMostClusterBlocks;
 }
 
-constexpr Grid cluster_grid(const ClusterConfig& config, ClusterParams& p, ClusterShape shape) {
+constexpr Grid cluster_grid(const ClusterConfig& config, ClusterParams& p,
+                            const ClusterShape& shape) {
   p.rows = shape.rows;
   p.turns = shape.turns;
   p.gemm.splits = shape.blocks;

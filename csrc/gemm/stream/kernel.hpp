@@ -121,7 +121,7 @@ NF12_DEVICE void multiply_run(const GemmParams& p, int columns,
       const StreamTokens<config> tokens = next;
       arch::await_copies();
       arch::sync_wave();  // the lanes see each other's copies, and have read the other stage
-      const TilePlace place = {ring + t % 2 * Plan::kStageWords, rest};
+      const DecodedPlace place = {ring + t % 2 * Plan::kStageWords, rest};
       const LaneTile encoded = read_tile(shared, place.tile);
       const bool more = t + 1 < run.count;
       tile += kTileBytes;

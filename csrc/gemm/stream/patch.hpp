@@ -9,7 +9,7 @@ namespace nf12 {
 
 // A decoded tile is a quarter larger than the encoded one, in whose place it goes; what is left
 // over has a place of its own. In words of the block's shared memory.
-struct TilePlace {
+struct DecodedPlace {
   int tile;  // as it was copied, kTileBytes
   int rest;  // kRestWords, the wave's own
 };
@@ -18,12 +18,12 @@ inline constexpr int kRestWords = kQuarterWords;
 static_assert(3 * kQuarterWords * 4 == kTileBytes);
 
 // Fragments: pair `slot` of lane `owner`.
-NF12_DEVICE int decoded_word(const TilePlace& place, int owner, int slot) {
+NF12_DEVICE int decoded_word(const DecodedPlace& place, int owner, int slot) {
   const int quarter = slot / 4;
   return (quarter < 3 ? place.tile + quarter * kQuarterWords : place.rest) + owner * 4 + slot % 4;
 }
 
-NF12_DEVICE void put_entry(const arch::Shared<uint32_t>& shared, const TilePlace& place,
+NF12_DEVICE void put_entry(const arch::Shared<uint32_t>& shared, const DecodedPlace& place,
                            uint32_t entry_bits) {
   using arch::Fragments;
   const Escape escape = Escape::from_bits(entry_bits);
@@ -35,7 +35,7 @@ NF12_DEVICE void put_entry(const arch::Shared<uint32_t>& shared, const TilePlace
 }
 
 // `mine`: entry lane() of the list, fetched a tile ahead; the rest of a long one is read here.
-NF12_DEVICE void patch_list(const arch::Shared<uint32_t>& shared, const TilePlace& place,
+NF12_DEVICE void patch_list(const arch::Shared<uint32_t>& shared, const DecodedPlace& place,
                             const uint32_t* entries, int count, uint32_t mine,
                             uint32_t (&w)[kLanePairs]) {
   const int lane = arch::lane();

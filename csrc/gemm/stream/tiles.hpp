@@ -66,7 +66,7 @@ NF12_DEVICE LaneTile read_tile(const arch::Shared<uint32_t>& shared, int stage_w
 
 // Escapes of tile t, decoded in `w`; makes ready for the next of `count` tiles.
 NF12_DEVICE void patch_next(const PackedView& weight, const arch::Shared<uint32_t>& shared,
-                            const TilePlace& place, int t, int count, TileIndex& index,
+                            const DecodedPlace& place, int t, int count, TileIndex& index,
                             uint32_t (&w)[kLanePairs]) {
   if (index.listed & 1) {
     const IndexWord word = IndexWord::from_bits(arch::broadcast(index.own, t % arch::kWave));
