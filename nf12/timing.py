@@ -130,7 +130,8 @@ def rotate(
             statistics.median(begin.elapsed_time(end) for begin, end in span) for span in spans
         ]
         return [
-            Rotation(median * 1e3 / calls_per_turn, runs.result, is_graph)
+            # A copy: the graph's memory goes with the graph.
+            Rotation(median * 1e3 / calls_per_turn, runs.result.clone(), is_graph)
             for median, runs in zip(medians, contenders, strict=True)
         ]
 
