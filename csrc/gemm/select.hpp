@@ -72,10 +72,11 @@ constexpr GemmTraits rdna4_traits(int processors) {
           .shared_bytes = 0};
 }
 
-// NVIDIA: no fused kernels in this version. On an H200 (2026-11-29, cold, eight shapes) the streaming
-// kernel is 1.43 times as fast as dense for one token and 1.26 for 16, where the cluster kernel is
-// 1.17; at 32 tokens that one is 1.05, at 64 0.80, the matrix kernel 0.6 and 0.45. Unpacking first
-// costs one pass of 3.5 bytes a weight whatever m is, about half of dense at 256 tokens.
+// NVIDIA: no fused kernels in this version. On an H200 (2026-11-29, cold, eight shapes) the
+// streaming kernel is 1.43 times as fast as dense for one token and 1.26 for 16, where the cluster
+// kernel is 1.17; at 32 tokens that one is 1.05, at 64 0.80, the matrix kernel 0.6 and 0.45.
+// Unpacking first costs one pass of 3.5 bytes a weight whatever m is, about half of dense at 256
+// tokens.
 constexpr GemmTraits nvidia_traits(int processors) {
   return {.wanted_blocks = 4 * processors,
           .processors = processors,
@@ -201,7 +202,8 @@ constexpr GemmChoice buffered_choice(const GemmTraits& traits, const GemmProblem
   if (!traits.unpack)
     choice.refusal = "is not built for this GPU";
   else if (problem.bias && (problem.weight.n % 8 != 0 || problem.weight.k % 8 != 0))
-    choice.refusal = "rounds twice with a bias unless in_features and out_features are multiples of 8";
+    choice.refusal =
+        "rounds twice with a bias unless in_features and out_features are multiples of 8";
   return choice;
 }
 

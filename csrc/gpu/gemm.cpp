@@ -78,12 +78,11 @@ GemmLaunch plan_gemm(const GemmArgs& args, const GemmChoice& choice, const GemmT
     p.splits = 1;  // blocks of a cluster
   } else if (choice.path == GemmPath::kCluster) {
     launch.kernel = runtime::cluster_kernel(choice.tokens);
-    launch.grid =
-        cluster_grid(cluster_config(choice.tokens), launch.params.cluster, choice.shape);
+    launch.grid = cluster_grid(cluster_config(choice.tokens), launch.params.cluster, choice.shape);
     // At least so much that a second block does not fit: two of one launch on a multiprocessor
     // would leave another one idle.
-    launch.shared_bytes = std::max(cluster_shared_bytes(choice.tokens, choice.shape),
-                                   traits.shared_bytes / 2 + 1024);
+    launch.shared_bytes =
+        std::max(cluster_shared_bytes(choice.tokens, choice.shape), traits.shared_bytes / 2 + 1024);
     return launch;
   } else {
     launch.kernel = runtime::matrix_kernel(choice.tokens);

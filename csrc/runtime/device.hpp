@@ -11,8 +11,8 @@
 
 namespace nf12::runtime {
 
-inline constexpr int kMostDevices = 64;         // of a process
-inline constexpr int kMostClusterBlocks = 8;    // that every GPU with clusters takes
+inline constexpr int kMostDevices = 64;       // of a process
+inline constexpr int kMostClusterBlocks = 8;  // that every GPU with clusters takes
 
 class Device {
  public:
@@ -79,8 +79,8 @@ class Queue {
   }
 
   // Of a kernel that takes shared memory from the launch and knows dependent launch: where the GPU
-  // has it, the kernel starts while the one before still runs, and waits by itself. `cluster`: blocks
-  // of a cluster.
+  // has it, the kernel starts while the one before still runs, and waits by itself. `cluster`:
+  // blocks of a cluster.
   template <typename Params>
   void launch_dependent(Kernel kernel, int64_t blocks, int cluster, int threads, int shared_bytes,
                         Params params) {

@@ -63,8 +63,8 @@ void run_buffered(gpu::Queue& queue, const GemmOperands& operands, const Packed&
       empty(kGemm, {std::min(slice_tiles * kTileRows, n), k}, dtypes().bfloat16, w.device);
   auto* rows = buffer.data<uint16_t>(kGemm, "the workspace");
   // x likewise, if its rows are not aligned.
-  const bool x_is_aligned = rows_are_aligned(operands.x->data<const uint16_t>(kGemm, "x"),
-                                             operands.x_stride, m);
+  const bool x_is_aligned =
+      rows_are_aligned(operands.x->data<const uint16_t>(kGemm, "x"), operands.x_stride, m);
   Tensor x = view_of(*operands.x, 0, {m, k}, {operands.x_stride, 1});
   if (*operands.bias && !x_is_aligned) {
     Tensor copy = empty(kGemm, {m, k}, dtypes().bfloat16, w.device);
@@ -82,8 +82,7 @@ void run_buffered(gpu::Queue& queue, const GemmOperands& operands, const Packed&
     const int64_t row = first * kTileRows;
     const Tensor y = view_of(*operands.y, row, {m, slice.n}, {operands.y_stride, 1});
     const Tensor result = temporary ? view_of(temporary, 0, {m, slice.n}, {slice.n, 1}) : Tensor();
-    torch_linear(view_of(x, 0, {m, k}, {x_stride, 1}),
-                 view_of(buffer, 0, {slice.n, k}, {k, 1}),
+    torch_linear(view_of(x, 0, {m, k}, {x_stride, 1}), view_of(buffer, 0, {slice.n, k}, {k, 1}),
                  *operands.bias ? view_of(*operands.bias, row, {slice.n}, {1}) : Tensor(),
                  result ? result : y);
     if (result) copy_into(kGemm, y, result);

@@ -126,7 +126,8 @@ template <int b0, int b1, int b2, int b3>
 NF12_DEVICE uint32_t permute_bytes(uint32_t low, uint32_t high) {
   return __byte_perm(low, high, b0 | b1 << 4 | b2 << 8 | b3 << 12);
 }
-// As one instruction each: from (a & mask) | (b & ~mask) with a constant mask the compiler makes two.
+// As one instruction each: from (a & mask) | (b & ~mask) with a constant mask the compiler makes
+// two.
 NF12_DEVICE uint32_t and_or(uint32_t a, uint32_t mask, uint32_t b) {
   uint32_t out;
   asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(out) : "r"(a), "r"(mask), "r"(b));
@@ -277,8 +278,7 @@ NF12_DEVICE uint32_t shared_address(const Shared<uint32_t>& shared, int i) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared.memory + i));
 }
 NF12_DEVICE void open_barrier(const Shared<uint32_t>& shared, int i, int arrivals) {
-  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(shared, i)),
-               "r"(arrivals)
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(shared, i)), "r"(arrivals)
                : "memory");
 }
 NF12_DEVICE void arrive_barrier(const Shared<uint32_t>& shared, int i) {
@@ -318,8 +318,8 @@ NF12_DEVICE int cluster_rank() {
 // After the wait all blocks run, and their barriers are open.
 NF12_DEVICE void arrive_cluster() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "fence.mbarrier_init.release.cluster;\nbarrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+  asm volatile("fence.mbarrier_init.release.cluster;\nbarrier.cluster.arrive.relaxed.aligned;" ::
+                   : "memory");
 #endif
 }
 NF12_DEVICE void wait_cluster() {
@@ -332,12 +332,15 @@ NF12_DEVICE void send_shared8(int rank, const Shared<uint32_t>& shared, int i, i
                               Words<2> value) {
 #if __CUDA_ARCH__ >= 900
   uint32_t to, counter;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(shared_address(shared, i)), "r"(rank));
+  asm("mapa.shared::cluster.u32 %0, %1, %2;"
+      : "=r"(to)
+      : "r"(shared_address(shared, i)), "r"(rank));
   asm("mapa.shared::cluster.u32 %0, %1, %2;"
       : "=r"(counter)
       : "r"(shared_address(shared, barrier)), "r"(rank));
   asm volatile(
-      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.u32 [%0], {%1, %2}, [%3];" ::"r"(to),
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.u32 [%0], {%1, %2}, [%3];" ::"r"(
+          to),
       "r"(value.w[0]), "r"(value.w[1]), "r"(counter)
       : "memory");
 #endif
@@ -345,10 +348,11 @@ NF12_DEVICE void send_shared8(int rank, const Shared<uint32_t>& shared, int i, i
 // One arrival, and a phase that is not over before so many bytes have come too.
 NF12_DEVICE void expect_bytes(const Shared<uint32_t>& shared, int barrier, int bytes) {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.expect_tx.shared.b64 state, [%0], %1;\n}" ::"r"(
-                   shared_address(shared, barrier)),
-               "r"(bytes)
-               : "memory");
+  asm volatile(
+      "{\n.reg .b64 state;\nmbarrier.arrive.expect_tx.shared.b64 state, [%0], %1;\n}" ::"r"(
+          shared_address(shared, barrier)),
+      "r"(bytes)
+      : "memory");
 #endif
 }
 NF12_DEVICE void store_shared8(const Shared<uint32_t>& shared, int i, Words<2> value) {

@@ -9,7 +9,8 @@
 //     column is there and when its place is free, so that waves are at different steps of different
 //     columns: with a barrier of the block at every column they decoded all at once, then all read
 //     x, and 14 rows took 0.99 us a column instead of 0.79 (H200, 2026-11-29, m = 32).
-//   - The others own a tile row each, or take turns at its columns. A wave's tiles travel to its own
+//   - The others own a tile row each, or take turns at its columns. A wave's tiles travel to its
+//   own
 //     ring by asynchronous copies while the one before is decoded and multiplied.
 //   - Decoded, a lane's weights are its A fragments; x, read from the ring, is the B operand.
 //   - At the end a wave sends its sums of a tile row to the block of the cluster that adds up that
@@ -19,9 +20,8 @@
 // runs: it brings its first tiles to the L2, and neither reads nor writes before the wait.
 //
 // Order of a sum (the reference in the tests follows it): tile columns of a wave ascending, within
-// one the four steps, within a step the hardware's own order; then the waves of a block by turn, the
-// blocks ascending.
-// Not handled (cluster_takes): k off a multiple of 64, x off 16 bytes.
+// one the four steps, within a step the hardware's own order; then the waves of a block by turn,
+// the blocks ascending. Not handled (cluster_takes): k off a multiple of 64, x off 16 bytes.
 #pragma once
 #include "csrc/gemm/cluster/config.hpp"
 #include "csrc/gemm/cluster/params.hpp"
@@ -66,10 +66,9 @@ template <ClusterConfig config>
 NF12_DEVICE void clear_tokens(int m, int thread, const arch::Shared<uint32_t>& shared) {
   using Plan = ClusterPlan<config>;
   NF12_NO_UNROLL
-  for (int column = 0; column < Plan::kColumns; ++column)
-    NF12_NO_UNROLL
-    for (int i = m * Plan::kPitchWords + thread; i < Plan::kColumnWords; i += Plan::kThreads)
-      shared.store(Plan::kTokenRing + column * Plan::kColumnWords + i, 0);
+  for (int column = 0; column < Plan::kColumns; ++column) NF12_NO_UNROLL
+  for (int i = m * Plan::kPitchWords + thread; i < Plan::kColumnWords; i += Plan::kThreads)
+    shared.store(Plan::kTokenRing + column * Plan::kColumnWords + i, 0);
 }
 
 // The wave that fetches x, as far ahead of the others as the ring allows.
@@ -85,8 +84,8 @@ NF12_DEVICE void fetch_tokens(const GemmParams& p, const ClusterPlace& place,
   NF12_NO_UNROLL
   for (int t = 0; t < place.columns; ++t, x += kTileColumns) {
     if (t >= Plan::kColumns) arch::wait_barrier(shared, Plan::kEmptied + 2 * column, phase - 1);
-    const int word = Plan::kTokenRing + column * Plan::kColumnWords + first * Plan::kPitchWords +
-                     4 * piece;
+    const int word =
+        Plan::kTokenRing + column * Plan::kColumnWords + first * Plan::kPitchWords + 4 * piece;
     const uint16_t* from = x;
     NF12_UNROLL
     for (int token = 0; token < Plan::kTokens; token += kTokens, from += step)
@@ -169,13 +168,12 @@ NF12_DEVICE int segment_word(int row, int pair) {
 // A wave's sums, each tile row's to the block that adds it up.
 template <ClusterConfig config>
 NF12_DEVICE void hand_over(const ClusterParams& p, const ClusterPlace& place,
-                           const arch::Shared<uint32_t>& shared,
-                           const ClusterSums<config>& sums) {
+                           const arch::Shared<uint32_t>& shared, const ClusterSums<config>& sums) {
   using Plan = ClusterPlan<config>;
   const int lane = arch::lane(), blocks = p.gemm.splits;
   const int segment =
-      Plan::kPlane + ((place.own / blocks * blocks + place.rank) * p.turns + place.turn) *
-                         Plan::kSegmentWords;
+      Plan::kPlane +
+      ((place.own / blocks * blocks + place.rank) * p.turns + place.turn) * Plan::kSegmentWords;
   NF12_UNROLL
   for (int group = 0; group < Plan::kGroups; ++group) {
     const float* values = sums.group[group].values;
@@ -224,8 +222,7 @@ NF12_DEVICE void store_outputs(const ClusterParams& p, const ClusterPlace& place
     for (int t = 0; t < 2; ++t) {
       const int token = 2 * pair + t;
       if (token < p.gemm.m)
-        arch::store2(p.gemm.y + token * p.gemm.y_stride + out,
-                     finish(sums[t], p.gemm.scale, bias));
+        arch::store2(p.gemm.y + token * p.gemm.y_stride + out, finish(sums[t], p.gemm.scale, bias));
     }
   }
 }
@@ -234,8 +231,7 @@ template <ClusterConfig config>
 NF12_DEVICE void cluster_gemm(const ClusterParams& p) {
   using Plan = ClusterPlan<config>;
   static_assert(arch::Fragments::kRuns == 2, "written for the fragments of m16n8k16");
-  NF12_SHARED_AT_LAUNCH(uint32_t, shared,
-                        Plan::shared_bytes(p.rows, p.turns, p.gemm.splits) / 4);
+  NF12_SHARED_AT_LAUNCH(uint32_t, shared, Plan::shared_bytes(p.rows, p.turns, p.gemm.splits) / 4);
   arch::start_successor();
   const ClusterPlace place = cluster_place<config>(p);
   const int lane = arch::lane(), blocks = p.gemm.splits;

@@ -32,10 +32,10 @@ constexpr int cluster_shared_bytes(int tokens, const ClusterShape& shape) {
                         : bytes(std::integral_constant<int, 64>());
 }
 
-// The shape that a model of the time finds fastest, of those whose blocks have so much shared memory;
-// no rows if there is none. A block needs, in nanoseconds (H200, 2026-11-29), 53 for a tile with 14
-// waves at work, or one for 42 bytes of what it reads; 2,500 to start and end, and 700 more in a
-// cluster. Cheap: it is part of every call.
+// The shape that a model of the time finds fastest, of those whose blocks have so much shared
+// memory; no rows if there is none. A block needs, in nanoseconds (H200, 2026-11-29), 53 for a tile
+// with 14 waves at work, or one for 42 bytes of what it reads; 2,500 to start and end, and 700 more
+// in a cluster. Cheap: it is part of every call.
 constexpr ClusterShape cluster_shape(const ClusterConfig& config, const PackedView& weight,
                                      int64_t m, const ClusterCounts& at_once,
                                      int most_shared_bytes = INT_MAX) {
@@ -47,8 +47,8 @@ constexpr ClusterShape cluster_shape(const ClusterConfig& config, const PackedVi
     if (at_once[blocks] == 0) continue;
     const int stretch = (columns + blocks - 1) / blocks;
     // As few rounds of clusters as rows allow, or one more.
-    const int fewest = (all_rows + at_once[blocks] * config.waves - 1) /
-                       (at_once[blocks] * config.waves);
+    const int fewest =
+        (all_rows + at_once[blocks] * config.waves - 1) / (at_once[blocks] * config.waves);
     for (int rounds = fewest; rounds <= fewest + 1; ++rounds) {
       const int rows = (all_rows + at_once[blocks] * rounds - 1) / (at_once[blocks] * rounds);
       const int turns = std::min({config.waves / rows, config.columns / 2, stretch});

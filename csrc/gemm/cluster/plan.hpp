@@ -17,8 +17,8 @@ struct ClusterPlan {
   static constexpr int kColumns = config.columns;
   static constexpr int kGroups = kTokens / 8;  // a matrix instruction takes 8 tokens
 
-  // One tile column of x. 16 bytes more than 64 columns need: the eight lanes that read at once, two
-  // tokens of four pieces, are then in different banks.
+  // One tile column of x. 16 bytes more than 64 columns need: the eight lanes that read at once,
+  // two tokens of four pieces, are then in different banks.
   static constexpr int kPitchWords = kTileColumns / 2 + 4;
   static constexpr int kColumnWords = kTokens * kPitchWords;
   static constexpr int kTileWords = kTileBytes / 4;

@@ -29,8 +29,7 @@ NF12_DEVICE void put_entry(const arch::Shared<uint32_t>& shared, const DecodedPl
   const Escape escape = Escape::from_bits(entry_bits);
   const int row = static_cast<int>(escape.position / kTileColumns);
   const int column = static_cast<int>(escape.position % kTileColumns);
-  const int word =
-      decoded_word(place, Fragments::owner(row, column), Fragments::slot(row, column));
+  const int word = decoded_word(place, Fragments::owner(row, column), Fragments::slot(row, column));
   arch::store_shared2(shared, 2 * word + column % 2, escape.value);
 }
 

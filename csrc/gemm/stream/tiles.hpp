@@ -26,7 +26,8 @@ NF12_DEVICE void fetch_entries(const PackedView& weight, TileIndex& index, int t
 
 NF12_DEVICE void load_index(TileIndex& index, int tile, int count) {
   const int lane = arch::lane();
-  index.own = tile + lane < count ? arch::load_words<1>(index.words + (tile + lane) * index.step).w[0] : 0;
+  index.own =
+      tile + lane < count ? arch::load_words<1>(index.words + (tile + lane) * index.step).w[0] : 0;
 }
 
 NF12_DEVICE void open_index(const PackedView& weight, TileIndex& index, int tile) {

@@ -5,7 +5,7 @@
 
 namespace nf12 {
 
-#define NF12_CLUSTER(tokens)                                     \
+#define NF12_CLUSTER(tokens)                                    \
   NF12_KERNEL((cluster_config(tokens).waves + 1) * arch::kWave) \
   nf12_gemm_cluster_t##tokens(ClusterParams p) { cluster_gemm<cluster_config(tokens)>(p); }
 NF12_CLUSTER(24)
