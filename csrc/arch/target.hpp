@@ -32,7 +32,17 @@
 //   start_successor() await_predecessor()   dependent launch: the next kernel may start; the one
 //                                           before is done, with all it wrote
 //   HalfSums multiply_half_fragment         a matrix step of 16 rows x 8 tokens
-//                                           (these five lines: not on gfx12)
+//   close_copies await_copies_but<groups>   copies in groups, of which the last few may be on their
+//                                           way
+//   open_barrier arrive_barrier             barriers in shared memory that count arrivals, phase
+//   wait_barrier                            after phase
+//   arrive_barrier_with_copies              an arrival once the lane's copies have landed
+//   cluster_rank arrive_cluster             blocks of a cluster: which one this is, and that all
+//   wait_cluster                            run; the arrival orders no memory
+//   send_shared8 expect_bytes               words to another block of the cluster, whose barrier
+//                                           counts the bytes
+//   store_shared8                           as store_shared16
+//                                           (from sync_wave on: not on gfx12)
 //   NF12_KERNEL(threads), _OF(threads, registers)
 //   NF12_SHARED(type, name, count)          memory of a block: name.load(i), name.store(i, value),
 //                                           name.add(i, value) atomically

@@ -3,7 +3,7 @@
 //
 //   fused      a kernel per token count, for few tokens: each weight decoded once, no matrix unit
 //   stream     matrix instructions for few tokens, one block a multiprocessor (NVIDIA)
-//   cluster    the same for up to 64 tokens, clusters of blocks that split k (NVIDIA)
+//   cluster    the same for up to 64 tokens a launch, clusters of blocks that split k (NVIDIA)
 //   matrix     matrix instructions, 16 to 128 tokens a block
 //   buffered   the weight unpacked slice by slice, each multiplied by torch's own matmul
 #pragma once
@@ -72,18 +72,22 @@ constexpr GemmTraits rdna4_traits(int processors) {
           .shared_bytes = 0};
 }
 
-// NVIDIA: no fused kernels in this version. On an H200 (2026-11-29, cold, eight shapes) the
-// streaming kernel is 1.43 times as fast as dense for one token and 1.26 for 16, where the cluster
-// kernel is 1.17; at 32 tokens that one is 1.05, at 64 0.80, the matrix kernel 0.6 and 0.45.
-// Unpacking first costs one pass of 3.5 bytes a weight whatever m is, about half of dense at 256
-// tokens.
+// NVIDIA: no fused kernels in this version. Geomeans of the ratio to dense over eight shapes (H200,
+// 2026-11-29, cold, dependent launch):
+//   tokens      1     16     32     64    128    256    512   1024   4096
+//   stream   1.33   1.23
+//   cluster         1.14   1.03   0.81
+//   matrix                 0.6    0.45   0.24
+//   buffered                                    0.38   0.51   0.64   0.88
+// Two launches of the cluster kernel take less than one of the matrix kernel, three about as long
+// as the buffered path, whose unpacking costs the same whatever m is.
 constexpr GemmTraits nvidia_traits(int processors) {
   return {.wanted_blocks = 4 * processors,
           .processors = processors,
           .fused_below = 0,
           .stream_below = 17,
-          .cluster_below = 65,
-          .buffered_from = 256,
+          .cluster_below = 193,
+          .buffered_from = 193,
           .fused = 0,
           .matrix = 0,
           .cluster = 0,
@@ -109,7 +113,8 @@ struct GemmChoice {
   int tokens = 0;  // of a block: which compiled kernel; buffered: none
   int splits = 0;  // of k, asked of fused_grid and matrix_grid
   const char* refusal = nullptr;
-  ClusterShape shape = {};  // of a cluster launch
+  int64_t passes = 1;       // cluster: launches, which share out the tokens evenly
+  ClusterShape shape = {};  // of each
 
   constexpr explicit operator bool() const { return refusal == nullptr; }
 };
@@ -150,21 +155,22 @@ constexpr GemmChoice stream_choice(const GemmTraits& traits, const GemmProblem& 
   return choice;
 }
 
+// Past the tokens that a kernel takes: several launches one after the other, each with as many.
 constexpr GemmChoice cluster_choice(const GemmTraits& traits, const GemmProblem& problem) {
   GemmChoice choice = {.path = GemmPath::kCluster};
+  choice.passes = (problem.m + kClusterMostTokens - 1) / kClusterMostTokens;
+  const int64_t tokens = (problem.m + choice.passes - 1) / choice.passes;
   for (int i = 3; i >= 0; --i)
-    if ((traits.cluster >> i & 1) != 0 && kClusterTokens[i] >= problem.m)
+    if ((traits.cluster >> i & 1) != 0 && kClusterTokens[i] >= tokens)
       choice.tokens = kClusterTokens[i];
-  if (traits.cluster == 0)
+  if (choice.tokens == 0)
     choice.refusal = "is not built for this GPU";
-  else if (choice.tokens == 0)
-    choice.refusal = "takes at most 64 tokens";
   else if (!problem.x_is_aligned)
     choice.refusal = "needs rows of x at multiples of 16 bytes";
   else if (!cluster_takes(problem.weight))
     choice.refusal = "needs in_features a multiple of 64";
   if (!choice) return choice;
-  choice.shape = cluster_shape(cluster_config(choice.tokens), problem.weight, problem.m,
+  choice.shape = cluster_shape(cluster_config(choice.tokens), problem.weight, tokens,
                                traits.clusters, traits.shared_bytes);
   choice.splits = choice.shape.blocks;
   if (choice.shape.rows == 0) choice.refusal = "needs more shared memory than this GPU has";

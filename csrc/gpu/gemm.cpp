@@ -64,7 +64,8 @@ GemmLaunch plan_gemm(const GemmArgs& args, const GemmChoice& choice, const GemmT
   p.y = args.y;
   p.x_stride = args.x_row_stride;
   p.y_stride = args.y_row_stride;
-  p.m = static_cast<int32_t>(args.m);
+  launch.tokens = args.m;
+  p.m = static_cast<int32_t>((args.m + choice.passes - 1) / choice.passes);
   p.scale = std::ldexp(1.0f, -scale_shift(args.w.base));
   if (choice.path == GemmPath::kFused) {
     launch.kernel = runtime::fused_kernel(choice.tokens);
@@ -93,9 +94,18 @@ GemmLaunch plan_gemm(const GemmArgs& args, const GemmChoice& choice, const GemmT
 }
 
 void gemm(Queue& queue, const GemmLaunch& launch, void* workspace) {
-  if (launch.shared_bytes > 0)
-    return queue.launch_dependent(launch.kernel, launch.grid.x, launch.params.gemm.splits,
-                                  launch.grid.threads, launch.shared_bytes, launch.params);
+  if (launch.shared_bytes > 0) {
+    auto params = launch.params;
+    GemmParams& p = params.gemm;
+    for (int64_t left = launch.tokens; left > 0; left -= p.m) {
+      p.m = static_cast<int32_t>(std::min<int64_t>(p.m, left));
+      queue.launch_dependent(launch.kernel, launch.grid.x, p.splits, launch.grid.threads,
+                             launch.shared_bytes, params);
+      p.x += p.m * p.x_stride;
+      p.y += p.m * p.y_stride;
+    }
+    return;
+  }
   GemmParams p = launch.params.gemm;
   // By this pointer the kernels know whether to write sums or y.
   p.partials = p.splits > 1 ? static_cast<float*>(workspace) : nullptr;

@@ -44,6 +44,7 @@ struct GemmLaunch {
     ClusterParams cluster;  // likewise
   } params;
   int shared_bytes;  // stream, cluster; else 0
+  int64_t tokens;    // of all launches; of each, as many as its params say
   size_t workspace_bytes;
 };
 GemmLaunch plan_gemm(const GemmArgs& args, const GemmChoice& choice, const GemmTraits& traits);

@@ -58,7 +58,10 @@ TEST(paths_change_where_the_traits_say) {
   expect_text(selected(kH200, 17), "cluster t24 s2");
   expect_text(selected(kH200, 25), "cluster t32 s2");
   expect_text(selected(kH200, 64), "cluster t64 s5");
-  expect_text(selected(kH200, 65), "matrix t128 s16");
+  const GemmChoice twice = select_gemm(kH200, {weight_of(4096, 4096), 65, 4096});
+  expect_text(text(twice), "cluster t48 s2");
+  EXPECT(twice.passes == 2, twice.passes, " passes of 33 and 32 tokens");
+  expect_text(selected(kH200, kH200.buffered_from - 1), "cluster t64 s5");
   expect_text(selected(kH200, kH200.buffered_from), "buffered t0 s0");
 }
 

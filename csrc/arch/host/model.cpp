@@ -1,15 +1,11 @@
 #include "csrc/arch/host/model.hpp"
 
-#include <ucontext.h>
-
 #include <algorithm>
 #include <cstring>
-#include <exception>
-#include <map>
-#include <memory>
-#include <random>
+#include <set>
 #include <sstream>
 
+#include "csrc/arch/host/cluster.hpp"
 #include "csrc/arch/host/policy.hpp"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -21,79 +17,31 @@
 
 namespace nf12::arch::host {
 
-// The last access of one kind to a word: by whom, -1 for nobody, in which epoch of the block, after
-// how many sync_wave of the lane's wave.
-struct Access {
-  int lane = -1;
-  int epoch = -1;
-  uint64_t syncs = 0;
-  bool several_lanes = false, several_waves = false;  // since the last barrier
-};
+thread_local Cluster* current = nullptr;
 
-// One word of shared memory.
-struct SharedWord {
-  uint32_t bits = 0;
-  Access write, read;
-  Access add;  // atomic, or of a half: these do not race with each other
-};
+std::string name_of_lane(int lane) {
+  std::ostringstream text;
+  if (current->launch.cluster > 1)
+    text << "block " << current->blocks[current->block_of(lane)].x << ", ";
+  text << "wave " << lane % current->block_lanes() / kWave << ", lane " << lane % kWave;
+  return text.str();
+}
 
-struct SharedArray {
-  std::string name;
-  std::vector<SharedWord> words;
-};
+void report(const std::string& what) {
+  std::ostringstream text;
+  text << current->launch.kernel << ": block (";
+  text << current->blocks[std::max(current->running, 0) / current->block_lanes()].x << ", "
+       << current->y << ")";
+  if (current->running >= 0)
+    text << ", wave " << current->running % current->block_lanes() / kWave << ", lane "
+         << current->running % kWave;
+  text << ": " << what << " (seed " << current->launch.seed << ")";
+  throw Report(text.str());
+}
 
 namespace {
 
 constexpr size_t kStackBytes = 256 * 1024;
-
-enum class State { kReady, kAtWave, kAtBlock, kDone };
-
-// What a lane passed to a uniform word or brought to a meeting.
-struct Passed {
-  const char* word;
-  uint64_t value;
-};
-
-// Of 16 bytes to shared memory.
-struct Copy {
-  SharedArray* array;
-  int i;
-  Words<4> words;
-};
-
-struct Fiber {
-  ucontext_t context;
-  char* stack = nullptr;
-  State state = State::kReady;
-  Passed meeting = {"", 0};
-  size_t uniform_words = 0;   // how many uniform words this lane has passed
-  uint64_t meetings = 0;      // of the wave so far
-  uint32_t deposits[2] = {};  // the last two values brought to a meeting: a lane may be one ahead
-  uint64_t exchanges = 0;     // likewise for exchange
-  bool signalled = false;     // between signal_block and wait_block
-  uint64_t syncs = 0;         // sync_wave so far
-  std::vector<Copy> copies = {};  // on their way
-};
-
-struct Block {
-  const Launch& launch;
-  const std::function<void()>& kernel;
-  std::mt19937_64& random;
-  int x, y;
-  std::vector<std::vector<uint8_t>>& written;  // per buffer and byte, over all blocks
-  std::vector<Fiber> fibers = {};
-  std::vector<std::vector<Passed>> uniform = {};  // per wave, as its first lane passed them
-  std::vector<Words<8>> exchanged[2] = {};        // per lane, for exchange
-  std::map<std::string, SharedArray> shared = {};
-  ucontext_t scheduler = {};
-  int running = -1;
-  int epoch = 0;
-  std::exception_ptr failure = {};
-  const void* scheduler_stack = nullptr;
-  size_t scheduler_stack_bytes = 0;
-};
-
-thread_local Block* current = nullptr;
 
 // Stacks outlive their block: fresh pages for every lane of every block would be most of the time.
 char* stack_of(int lane) {
@@ -102,17 +50,6 @@ char* stack_of(int lane) {
     stacks.push_back(std::make_unique_for_overwrite<char[]>(kStackBytes));
   return stacks[lane].get();
 }
-
-[[noreturn]] void report(const std::string& what) {
-  std::ostringstream text;
-  text << current->launch.kernel << ": block (" << current->x << ", " << current->y << ")";
-  if (current->running >= 0)
-    text << ", wave " << current->running / kWave << ", lane " << current->running % kWave;
-  text << ": " << what << " (seed " << current->launch.seed << ")";
-  throw Report(text.str());
-}
-
-Fiber& self() { return current->fibers[current->running]; }
 
 void to_scheduler([[maybe_unused]] bool for_good) {
 #if NF12_FIBERS_UNDER_ASAN
@@ -126,6 +63,21 @@ void to_scheduler([[maybe_unused]] bool for_good) {
 #endif
 }
 
+void open_cluster_meeting();
+
+void end_lane() {
+  self().state = State::kDone;
+  Block& block = current->own_block();
+  block.at_end.join(self().known);
+  open_cluster_meeting();  // a lane that is no more counts as one that arrived
+  if (++block.done < current->block_lanes()) return;
+  try {
+    check_end_of_block(block);
+  } catch (...) {
+    current->failure = std::current_exception();
+  }
+}
+
 void lane_main() {
 #if NF12_FIBERS_UNDER_ASAN
   __sanitizer_finish_switch_fiber(nullptr, &current->scheduler_stack,
@@ -136,7 +88,7 @@ void lane_main() {
   } catch (...) {
     current->failure = std::current_exception();
   }
-  self().state = State::kDone;
+  if (!current->failure) end_lane();
   to_scheduler(true);
 }
 
@@ -154,10 +106,18 @@ void resume(int lane) {
   if (current->failure) std::rethrow_exception(current->failure);
 }
 
-void meet(State state, Passed meeting) {
-  self().meeting = meeting;
-  self().state = state;
-  to_scheduler(false);
+// What each of the lanes [first, last) did, all of them know of.
+void order_memory(int first, int last) {
+  Knowledge all = std::move(current->fibers[first].known);
+  for (int i = first + 1; i < last; ++i) all.join(current->fibers[i].known);
+  for (int i = first; i < last; i += kWave)
+    all.waves[i / kWave] = ++current->fibers[i].position.meetings;
+  all.drop_old_lanes();
+  for (int i = first; i < last; ++i) {
+    Fiber& fiber = current->fibers[i];
+    fiber.position = {all.waves[i / kWave], 0};
+    fiber.known = all;
+  }
 }
 
 // Lanes [first, last) stand at a meeting: let them go on, if they came to the same one.
@@ -177,7 +137,9 @@ void open_meeting(int first, int last) {
       report(text.str());
     }
   }
+  if (leader.orders_memory) order_memory(first, last);
   for (int i = first; i < last; ++i) current->fibers[i].state = State::kReady;
+  current->running = -1;
 }
 
 bool any(State state, int first, int last) {
@@ -186,14 +148,79 @@ bool any(State state, int first, int last) {
   return false;
 }
 
-void run_block(Block& block) {
-  current = &block;
-  const int lanes = block.launch.waves * kWave;
-  block.fibers.resize(lanes);
-  block.uniform.resize(block.launch.waves);
-  for (auto& words : block.exchanged) words.resize(lanes);
-  for (int i = 0; i < lanes; ++i) {
-    Fiber& fiber = block.fibers[i];
+bool all(State state, int first, int last) {
+  for (int i = first; i < last; ++i)
+    if (current->fibers[i].state != state) return false;
+  return true;
+}
+
+// Opens every meeting that all of its lanes came to.
+void open_meetings() {
+  const int lanes = std::ssize(current->fibers), of_block = current->block_lanes();
+  for (int first = 0; first < lanes; first += kWave)
+    if (all(State::kAtWave, first, first + kWave)) open_meeting(first, first + kWave);
+  for (int first = 0; first < lanes; first += of_block)
+    if (all(State::kAtBlock, first, first + of_block)) {
+      open_meeting(first, first + of_block);
+      ++current->blocks[first / of_block].meetings;
+    }
+}
+
+void open_cluster_meeting() {
+  Cluster& cluster = *current;
+  for (const Fiber& fiber : cluster.fibers)
+    if (fiber.state != State::kDone && fiber.cluster_arrivals == cluster.cluster_meetings) return;
+  ++cluster.cluster_meetings;
+  for (Fiber& fiber : cluster.fibers)
+    if (fiber.state == State::kAtCluster) fiber.state = State::kReady;
+}
+
+// One line for each wave and what it waits for.
+std::string waiting_lanes() {
+  std::set<std::string> seen;
+  std::ostringstream text;
+  for (int i = 0; i < std::ssize(current->fibers); ++i) {
+    const Fiber& fiber = current->fibers[i];
+    if (fiber.state == State::kDone) continue;
+    std::ostringstream what;
+    what << fiber.meeting.word;
+    if (fiber.state == State::kAtBarrier) {
+      const Barrier& barrier = *fiber.barrier;
+      what << " for phase " << fiber.phase << " of " << barrier.array->name << "[" << barrier.word
+           << "], which has " << barrier.arrivals - barrier.missing << " of " << barrier.arrivals
+           << " arrivals of phase " << barrier.phase << " and wants " << barrier.bytes
+           << " bytes more";
+    }
+    if (seen.insert(what.str() + "#" + std::to_string(i / kWave)).second)
+      text << "; " << name_of_lane(i) << " at " << what.str();
+  }
+  return text.str();
+}
+
+// No lane can go on: some are at a meeting that others of theirs passed by, or all wait.
+[[noreturn]] void report_standstill() {
+  const int lanes = std::ssize(current->fibers), of_block = current->block_lanes();
+  const auto waits = [](int first, int last) {
+    return any(State::kAtBarrier, first, last) || any(State::kAtCluster, first, last);
+  };
+  for (int first = 0; first < lanes; first += kWave)
+    if (any(State::kAtWave, first, first + kWave) && !waits(first, first + kWave))
+      open_meeting(first, first + kWave);
+  for (int first = 0; first < lanes; first += of_block)
+    if (any(State::kAtBlock, first, first + of_block) && !waits(first, first + of_block))
+      open_meeting(first, first + of_block);
+  current->running = -1;
+  report("deadlock" + waiting_lanes());
+}
+
+void start_fibers(Cluster& cluster) {
+  const int waves = cluster.launch.cluster * cluster.launch.waves;
+  cluster.fibers.resize(waves * kWave);
+  cluster.uniform.resize(waves);
+  for (auto& words : cluster.exchanged) words.resize(waves * kWave);
+  for (int i = 0; i < waves * kWave; ++i) {
+    Fiber& fiber = cluster.fibers[i];
+    fiber.known.waves.resize(waves);
     fiber.stack = stack_of(i);
     getcontext(&fiber.context);
     fiber.context.uc_stack.ss_sp = fiber.stack;
@@ -201,30 +228,37 @@ void run_block(Block& block) {
     fiber.context.uc_link = nullptr;
     makecontext(&fiber.context, lane_main, 0);
   }
+}
+
+// Some waves are slower than others, copies and sent words slower still.
+void run_cluster(Cluster& cluster) {
+  current = &cluster;
+  start_fibers(cluster);
+  const int lanes = std::ssize(cluster.fibers);
   std::vector<int> ready;
-  for (;;) {
+  std::vector<unsigned> pace;  // rounds that a wave joins in, of eight
+  for (int i = 0; i < lanes; i += kWave) pace.push_back(2 + cluster.random() % 7);
+  while (!all(State::kDone, 0, lanes)) {
+    open_meetings();
+    deliver(4);
     ready.clear();
-    for (int i = 0; i < lanes; ++i)
-      if (block.fibers[i].state == State::kReady) ready.push_back(i);
-    if (ready.empty()) {
-      bool opened = false;
-      for (int wave = 0; wave < block.launch.waves; ++wave)
-        if (any(State::kAtWave, wave * kWave, (wave + 1) * kWave)) {
-          open_meeting(wave * kWave, (wave + 1) * kWave);
-          opened = true;
-        }
-      if (opened) continue;
-      if (!any(State::kAtBlock, 0, lanes)) break;
-      open_meeting(0, lanes);
-      ++block.epoch;
-      continue;
+    bool anything = false;
+    for (int first = 0; first < lanes; first += kWave) {
+      if (!any(State::kReady, first, first + kWave)) continue;
+      anything = true;
+      if (cluster.random() % 8 >= pace[first / kWave]) continue;
+      for (int i = first; i < first + kWave; ++i)
+        if (cluster.fibers[i].state == State::kReady) ready.push_back(i);
     }
-    std::shuffle(ready.begin(), ready.end(), block.random);
+    if (!anything && !deliver(1)) report_standstill();
+    std::shuffle(ready.begin(), ready.end(), cluster.random);
     for (const int lane : ready) resume(lane);
   }
+  while (deliver(1)) {
+  }
   for (int i = 0; i < lanes; ++i) {
-    block.running = i;
-    if (block.fibers[i].uniform_words != block.uniform[i / kWave].size())
+    cluster.running = i;
+    if (cluster.fibers[i].uniform_words != cluster.uniform[i / kWave].size())
       report("passed fewer uniform words than another lane of its wave");
   }
 }
@@ -252,45 +286,6 @@ size_t buffer_of(const void* p, int bytes, int alignment, const char* access) {
   report(text.str());
 }
 
-SharedWord& shared_word(SharedArray* array, int i, const char* access) {
-  if (self().signalled)
-    report(std::string(access) + " of shared " + array->name + " between signal and wait");
-  if (i < 0 || i >= static_cast<int>(array->words.size())) {
-    std::ostringstream text;
-    text << access << " of shared " << array->name << "[" << i << "], which has "
-         << array->words.size() << " words";
-    report(text.str());
-  }
-  return array->words[i];
-}
-
-[[noreturn]] void report_race(const SharedArray* array, int i, const char* access,
-                              const char* other, int lane) {
-  std::ostringstream text;
-  text << access << " of shared " << array->name << "[" << i << "], which wave " << lane / kWave
-       << ", lane " << lane % kWave << " " << other << " with no barrier in between";
-  report(text.str());
-}
-
-// Whether an access by another lane is ordered before the current lane by no barrier.
-bool races(const Access& access) {
-  if (access.epoch != current->epoch) return false;
-  if (access.several_waves || access.lane / kWave != current->running / kWave) return true;
-  const bool by_others = access.several_lanes || access.lane != current->running;
-  return by_others && access.syncs == self().syncs;
-}
-
-void note(Access& access) {
-  const bool fresh = access.epoch != current->epoch;
-  const bool other_wave = access.lane / kWave != current->running / kWave;
-  access.several_waves = !fresh && (access.several_waves || other_wave);
-  access.several_lanes = !fresh && access.syncs == self().syncs &&
-                         (access.several_lanes || access.lane != current->running);
-  access.lane = current->running;
-  access.epoch = current->epoch;
-  access.syncs = self().syncs;
-}
-
 // Of the current lane at its wave's next meeting.
 uint64_t bring(uint32_t value) {
   Fiber& fiber = self();
@@ -301,64 +296,11 @@ uint64_t bring(uint32_t value) {
 
 }  // namespace
 
-SharedArray* shared_array(const char* name, int count) {
-  SharedArray& array = current->shared[name];
-  if (array.words.empty()) {
-    array.name = name;
-    array.words.resize(count);
-  }
-  return &array;
-}
-
-uint32_t shared_load(SharedArray* array, int i) {
-  SharedWord& word = shared_word(array, i, "read");
-  if (word.write.lane < 0) {
-    std::ostringstream text;
-    text << "read of shared " << array->name << "[" << i << "], which nobody wrote";
-    report(text.str());
-  }
-  if (races(word.write)) report_race(array, i, "read", "wrote", word.write.lane);
-  if (races(word.add)) report_race(array, i, "read", "added to", word.add.lane);
-  note(word.read);
-  return word.bits;
-}
-
-void shared_store(SharedArray* array, int i, uint32_t bits) {
-  SharedWord& word = shared_word(array, i, "write");
-  if (races(word.write)) report_race(array, i, "write", "wrote", word.write.lane);
-  if (races(word.read)) report_race(array, i, "write", "read", word.read.lane);
-  if (races(word.add)) report_race(array, i, "write", "added to", word.add.lane);
-  word.bits = bits;
-  note(word.write);
-}
-
-namespace {
-
-SharedWord& word_to_change(SharedArray* array, int i, const char* access) {
-  SharedWord& word = shared_word(array, i, access);
-  if (word.write.lane < 0)
-    report(std::string(access) + " of shared " + array->name + "[" + std::to_string(i) +
-           "], which nobody wrote");
-  if (races(word.write)) report_race(array, i, access, "wrote", word.write.lane);
-  if (races(word.read)) report_race(array, i, access, "read", word.read.lane);
-  note(word.add);
-  return word;
-}
-
-}  // namespace
-
-void shared_add(SharedArray* array, int i, uint32_t value) {
-  word_to_change(array, i, "add").bits += value;
-}
-
-void shared_store_half(SharedArray* array, int half, uint16_t value) {
-  uint32_t& bits = word_to_change(array, half / 2, "write of half").bits;
-  const int shift = half % 2 * 16;
-  bits = (bits & ~(0xFFFFu << shift)) | uint32_t{value} << shift;
-}
-
-void shared_copy(SharedArray* array, int i, const Words<4>& words) {
-  self().copies.push_back({array, i, words});
+void meet(State state, Passed meeting, bool orders_memory) {
+  self().meeting = meeting;
+  self().orders_memory = orders_memory;
+  self().state = state;
+  to_scheduler(false);
 }
 
 void check_read(const void* p, int bytes, int alignment) { buffer_of(p, bytes, alignment, "read"); }
@@ -427,14 +369,18 @@ uint32_t meet_wave_ballot(bool condition) {
 }
 
 void run(const Launch& launch, const std::function<void()>& kernel) {
+  if (launch.cluster < 1 || launch.grid_x % launch.cluster != 0)
+    throw Report(launch.kernel + ": a grid of " + std::to_string(launch.grid_x) +
+                 " blocks in clusters of " + std::to_string(launch.cluster));
   std::mt19937_64 random(launch.seed);
   std::vector<std::vector<uint8_t>> written;
   for (const Buffer& buffer : launch.buffers)
     written.emplace_back(buffer.writable ? buffer.bytes : 0);
   for (int y = 0; y < launch.grid_y; ++y)
-    for (int x = 0; x < launch.grid_x; ++x) {
-      Block block{launch, kernel, random, x, y, written};
-      run_block(block);
+    for (int x = 0; x < launch.grid_x; x += launch.cluster) {
+      Cluster cluster{launch, kernel, random, y, written};
+      for (int i = 0; i < launch.cluster; ++i) cluster.blocks.push_back({.x = x + i});
+      run_cluster(cluster);
     }
 }
 
@@ -445,16 +391,17 @@ namespace nf12::arch {
 int lane() { return host::current->running % kWave; }
 
 int wave() {
-  const int wave = host::current->running / kWave;
+  const int wave = host::current->running % host::current->block_lanes() / kWave;
   host::check_uniform("wave", static_cast<uint64_t>(wave));
   return wave;
 }
 
-int block_x() { return host::current->x; }
+int block_x() { return host::current->own_block().x; }
 int block_y() { return host::current->y; }
+int cluster_rank() { return host::current->block_of(host::current->running); }
 
 void sync_block() {
-  host::meet(host::State::kAtBlock, {"sync_block", static_cast<uint64_t>(host::current->epoch)});
+  host::meet(host::State::kAtBlock, {"sync_block", host::current->own_block().meetings}, true);
 }
 
 uint32_t broadcast(uint32_t value, int from) {
@@ -462,15 +409,7 @@ uint32_t broadcast(uint32_t value, int from) {
 }
 
 void sync_wave() {
-  host::meet_wave("sync_wave", host::self().syncs, 0, 0);
-  ++host::self().syncs;
-}
-
-void await_copies() {
-  const std::vector<host::Copy> landed = std::move(host::self().copies);
-  host::self().copies.clear();
-  for (const host::Copy& copy : landed)
-    for (int j = 0; j < 4; ++j) host::shared_store(copy.array, copy.i + j, copy.words.w[j]);
+  host::meet(host::State::kAtWave, {"sync_wave", host::self().position.meetings}, true);
 }
 
 void signal_block() {
@@ -480,8 +419,30 @@ void signal_block() {
 
 void wait_block() {
   if (!host::self().signalled) host::report("waits without a signal");
-  host::meet(host::State::kAtBlock, {"wait_block", static_cast<uint64_t>(host::current->epoch)});
+  host::meet(host::State::kAtBlock, {"wait_block", host::current->own_block().meetings}, true);
   host::self().signalled = false;
+}
+
+void arrive_cluster() {
+  host::Fiber& fiber = host::self();
+  host::check_uniform("arrive_cluster", fiber.cluster_arrivals);
+  if (fiber.cluster_arrivals != fiber.cluster_waits)
+    host::report("arrives at the cluster's meeting twice");
+  // A relaxed arrival: it brings the barriers that its lane opened, and nothing else.
+  for (const int barrier : fiber.opened) host::current->opened.raise_barrier(barrier, 0);
+  ++fiber.cluster_arrivals;
+  host::open_cluster_meeting();
+}
+
+void wait_cluster() {
+  host::Fiber& fiber = host::self();
+  host::check_uniform("wait_cluster", fiber.cluster_waits);
+  if (fiber.cluster_arrivals == fiber.cluster_waits)
+    host::report("waits for the cluster without having arrived");
+  ++fiber.cluster_waits;
+  if (host::current->cluster_meetings < fiber.cluster_waits)
+    host::meet(host::State::kAtCluster, {"wait_cluster", fiber.cluster_waits});
+  fiber.known.join(host::current->opened);
 }
 
 }  // namespace nf12::arch

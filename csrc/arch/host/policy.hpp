@@ -34,8 +34,17 @@ void shared_store(SharedArray* array, int i, uint32_t bits);
 void shared_add(SharedArray* array, int i, uint32_t value);
 // Of half a word: several lanes may write different halves of one.
 void shared_store_half(SharedArray* array, int half, uint16_t value);
-// Lands at this lane's next await_copies, not before.
+// Lands when this lane awaits it, or with its arrival at a barrier, not before.
 void shared_copy(SharedArray* array, int i, const Words<4>& words);
+void close_copies();
+// Of all but the last `groups` groups that are closed, or of all.
+void await_copies(uint64_t groups, bool and_open);
+void open_barrier(SharedArray* array, int i, int arrivals);
+void arrive_barrier(SharedArray* array, int i);
+void arrive_barrier_with_copies(SharedArray* array, int i);
+void expect_bytes(SharedArray* array, int i, int bytes);
+void wait_barrier(SharedArray* array, int i, int phase);
+void send_shared(int rank, SharedArray* array, int i, int barrier, const Words<2>& words);
 // Throws unless [p, p + bytes) lies in a registered buffer and p is aligned to `alignment`.
 void check_read(const void* p, int bytes, int alignment);
 void check_write(const void* p, int bytes, int alignment);
@@ -216,7 +225,8 @@ inline void multiply_fragment(const uint32_t* w, int step, const Words<4>& x, Ma
   constexpr int pairs = Fragments::kStepColumns / 2;
   Words<8> own;
   for (int i = 0; i < 4; ++i) {
-    own.w[i] = w[slot_of_pair<Fragments>(i / pairs * 16 / Fragments::kRuns + step * pairs + i % pairs)];
+    own.w[i] =
+        w[slot_of_pair<Fragments>(i / pairs * 16 / Fragments::kRuns + step * pairs + i % pairs)];
     own.w[4 + i] = x.w[i];
   }
   const Words<8>* all = host::exchange("multiply_fragment", own);
@@ -283,6 +293,44 @@ inline void copy_shared16_if(bool wanted, const Shared<uint32_t>& shared, int i,
   if (wanted) host::shared_copy(shared.array, i, read_global<Words<4>>(p, 0, 16));
 }
 void await_copies();
+inline void close_copies() { host::close_copies(); }
+template <int groups>
+inline void await_copies_but() {
+  host::await_copies(groups, false);
+}
+
+// A barrier in two words of shared memory that counts arrivals, phase after phase.
+inline void open_barrier(const Shared<uint32_t>& shared, int i, int arrivals) {
+  host::open_barrier(shared.array, i, arrivals);
+}
+inline void arrive_barrier(const Shared<uint32_t>& shared, int i) {
+  host::arrive_barrier(shared.array, i);
+}
+// Once this lane's copies so far have landed; brings them and nothing else.
+inline void arrive_barrier_with_copies(const Shared<uint32_t>& shared, int i) {
+  host::arrive_barrier_with_copies(shared.array, i);
+}
+inline void wait_barrier(const Shared<uint32_t>& shared, int i, int phase) {
+  host::wait_barrier(shared.array, i, phase);
+}
+
+// Clusters. The arrival orders no memory: after the wait all blocks run, and their barriers are
+// open.
+int cluster_rank();
+void arrive_cluster();
+void wait_cluster();
+inline void send_shared8(int rank, const Shared<uint32_t>& shared, int i, int barrier,
+                         Words<2> value) {
+  host::send_shared(rank, shared.array, i, barrier, value);
+}
+inline void expect_bytes(const Shared<uint32_t>& shared, int barrier, int bytes) {
+  host::expect_bytes(shared.array, barrier, bytes);
+}
+inline void store_shared8(const Shared<uint32_t>& shared, int i, Words<2> value) {
+  host::check_shared_alignment(i, 2);
+  for (int j = 0; j < 2; ++j) shared.store(i + j, value.w[j]);
+}
+
 // Kernels run one after another here.
 inline void start_successor() {}
 inline void await_predecessor() {}

@@ -6,6 +6,7 @@
 namespace nf12 {
 
 inline constexpr int kClusterTokens[] = {24, 32, 48, 64};
+inline constexpr int kClusterMostTokens = 64;
 
 // As many waves as registers allow: 16 of them may have 128 a lane, 17 have 96.
 NF12_INLINE constexpr ClusterConfig cluster_config(int tokens) {
