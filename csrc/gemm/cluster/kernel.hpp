@@ -159,10 +159,12 @@ NF12_DEVICE void multiply_tiles(const PackedView& weight, const ClusterPlace& pl
   }
 }
 
-// Where a segment holds tokens 2 pair and 2 pair + 1 of a row.
+// Where a segment holds tokens 2 pair and 2 pair + 1 of a row. Pairs change places among as many as
+// the power of two in their number: 12, 24, 32 pairs: 4, 8, 32.
 template <int tokens>
 NF12_DEVICE int segment_word(int row, int pair) {
-  return row * tokens + 2 * (pair ^ ((row % 4 * 4 + row / 4) % (tokens / 2)));
+  constexpr int kPairs = tokens / 2, kAmong = kPairs & -kPairs;
+  return row * tokens + 2 * (pair ^ ((row % 2 * 8 + row / 2 % 2 * 4 + row / 4) % kAmong));
 }
 
 // A wave's sums, each tile row's to the block that adds it up.
