@@ -18,11 +18,12 @@ using arch::host::Report;
 
 constexpr int kLanes = 2 * arch::kWave;
 
-// The report of a kernel over one block of two waves, or "" if there is none.
+// The report of a kernel over one cluster of blocks of two waves, or "" if there is none.
 template <typename Kernel>
-std::string report_of(const Kernel& kernel, std::vector<Buffer> buffers = {}, uint64_t seed = 1) {
+std::string report_of(const Kernel& kernel, std::vector<Buffer> buffers = {}, uint64_t seed = 1,
+                      int blocks = 1) {
   try {
-    arch::host::run({"probe", 1, 1, 2, seed, std::move(buffers)}, kernel);
+    arch::host::run({"probe", blocks, 1, 2, seed, std::move(buffers), 0, blocks}, kernel);
   } catch (const Report& report) {
     return report.what();
   }
@@ -241,6 +242,463 @@ TEST(the_seed_decides_the_order_of_lanes) {
   std::vector<int> ascending(kLanes);
   std::iota(ascending.begin(), ascending.end(), 0);
   EXPECT(order(3) != ascending, "the lanes were not shuffled");
+}
+
+// `kernel` in a cluster under several orders of its lanes.
+template <typename Kernel>
+void expect_accepted(const Kernel& kernel, std::vector<Buffer> buffers = {}, int blocks = 1) {
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    const std::string report = report_of(kernel, buffers, seed, blocks);
+    EXPECT(report.empty(), report);
+  }
+}
+
+template <typename Kernel>
+void expect_reported(const Kernel& kernel, const std::string& part,
+                     std::vector<Buffer> buffers = {}, int blocks = 1) {
+  for (uint64_t seed = 0; seed < 10; ++seed)
+    expect_report(report_of(kernel, buffers, seed, blocks), part);
+}
+
+// ---- barriers ----
+
+constexpr int kBarrier = kLanes;  // words of the array below, after a slot a lane
+constexpr int kBarriers = 8;
+
+// A barrier that all lanes have seen open.
+arch::Shared<uint32_t> slots_and_barrier(int arrivals) {
+  NF12_SHARED(uint32_t, slots, kLanes + kBarriers);
+  if (thread() == 0) arch::open_barrier(slots, kBarrier, arrivals);
+  arch::sync_block();
+  return slots;
+}
+
+enum class Fault {
+  kNone,
+  kNoWait,
+  kNoSync,
+  kNoArrival,
+  kWrongPhase,
+  kEarlyPhase,
+  kTooFew,
+  kTooMany,
+};
+
+// Wave 0 writes, wave 1 reads once wave 0 has arrived: every lane, or one for all.
+template <bool one_for_all>
+auto hand_over(Fault fault) {
+  return [fault] {
+    const auto slots = slots_and_barrier(one_for_all ? 1 : arch::kWave);
+    const int lane = arch::lane();
+    if (arch::wave() == 0) {
+      slots.store(lane, 7 * lane);
+      if (one_for_all && fault != Fault::kNoSync) arch::sync_wave();
+      if (lane == 0 || (!one_for_all && (lane != 9 || fault != Fault::kNoArrival)))
+        arch::arrive_barrier(slots, kBarrier);
+    } else {
+      if (fault != Fault::kNoWait) arch::wait_barrier(slots, kBarrier, 0);
+      const int from = (lane + 5) % arch::kWave;
+      EXPECT(slots.load(from) == 7u * from, "not what was written");
+    }
+  };
+}
+
+TEST(a_barrier_brings_what_those_who_arrived_did) {
+  expect_accepted(hand_over<false>(Fault::kNone));
+  expect_accepted(hand_over<true>(Fault::kNone));
+  expect_reported(hand_over<false>(Fault::kNoWait), "shared slots[");
+  expect_reported(hand_over<true>(Fault::kNoWait), "shared slots[");
+  // Lane 0 knows nothing of the others without a meeting of the wave.
+  expect_reported(hand_over<true>(Fault::kNoSync), "shared slots[");
+}
+
+TEST(a_deadlock_is_reported_with_who_waits) {
+  expect_reported(hand_over<false>(Fault::kNoArrival),
+                  "deadlock; wave 1, lane 0 at wait_barrier for phase 0 of slots[64], which has 31 "
+                  "of 32 arrivals");
+}
+
+// What one lane waited for the others of its wave do not know.
+TEST(a_lane_waits_for_itself) {
+  const auto wait_of_one = [](bool with_sync) {
+    return [with_sync] {
+      const auto slots = slots_and_barrier(1);
+      if (thread() == 0) {
+        slots.store(3, 3);
+        arch::arrive_barrier(slots, kBarrier);
+      }
+      if (arch::wave() == 0) return;
+      if (arch::lane() == 0) arch::wait_barrier(slots, kBarrier, 0);
+      if (with_sync) arch::sync_wave();
+      slots.load(3);
+    };
+  };
+  expect_accepted(wait_of_one(true));
+  expect_reported(wait_of_one(false), "shared slots[3]");
+}
+
+// A third party knows by two barriers, one after the other, what the first one did.
+TEST(what_a_lane_knows_it_brings_on) {
+  const auto chain = [](bool in_between) {
+    return [in_between] {
+      NF12_SHARED(uint32_t, slots, 16);
+      const int t = thread();
+      if (t == 0) {
+        arch::open_barrier(slots, 8, 1);
+        arch::open_barrier(slots, 10, 1);
+      }
+      arch::sync_block();
+      if (t == 0) {
+        slots.store(0, 1);
+        arch::arrive_barrier(slots, 8);
+      } else if (t == arch::kWave) {
+        if (in_between) arch::wait_barrier(slots, 8, 0);
+        arch::arrive_barrier(slots, 10);
+      } else if (t == 1) {
+        arch::wait_barrier(slots, 10, 0);
+        slots.store(0, 2);
+      }
+    };
+  };
+  expect_accepted(chain(true));
+  expect_reported(chain(false), "shared slots[0]");
+}
+
+// Wave 0 fills two slots of a ring, wave 1 empties them, ten times.
+auto ring(Fault fault) {
+  return [fault] {
+    NF12_SHARED(uint32_t, slots, 16);  // 0, 4: slots; 8, 10: they are filled; 12, 14: emptied
+    const int t = thread();
+    if (t < 2) {
+      arch::open_barrier(slots, 8 + 2 * t, arch::kWave);
+      arch::open_barrier(slots, 12 + 2 * t, fault == Fault::kTooFew ? 8 : arch::kWave);
+    }
+    arch::sync_block();
+    for (int i = 0; i < 10; ++i) {
+      const int slot = i % 2, phase = i / 2;
+      if (arch::wave() == 0) {
+        const int wanted = fault == Fault::kEarlyPhase ? phase : phase - 1;
+        if (phase > 0 && fault != Fault::kNoWait) arch::wait_barrier(slots, 12 + 2 * slot, wanted);
+        if (arch::lane() == i) slots.store(4 * slot, 100 + i);
+        arch::arrive_barrier(slots, 8 + 2 * slot);
+      } else {
+        const int wanted = fault == Fault::kWrongPhase && phase > 0 ? phase - 1 : phase;
+        arch::wait_barrier(slots, 8 + 2 * slot, wanted);
+        const uint32_t got = slots.load(4 * slot);
+        EXPECT(fault != Fault::kNone || got == 100u + i, "slot ", slot, " holds ", got);
+        if (fault != Fault::kNoArrival || arch::lane() != 3 || i != 4)
+          arch::arrive_barrier(slots, 12 + 2 * slot);
+      }
+    }
+  };
+}
+
+TEST(a_barrier_counts_phase_after_phase) {
+  expect_accepted(ring(Fault::kNone));
+  expect_reported(ring(Fault::kNoWait), "shared slots[");
+  expect_reported(ring(Fault::kWrongPhase), "slots[");
+  expect_reported(ring(Fault::kEarlyPhase), "for phase");  // a deadlock, or not begun
+  expect_reported(ring(Fault::kTooFew), "slots[");
+  expect_reported(ring(Fault::kNoArrival), "deadlock");
+}
+
+TEST(a_phase_that_parity_would_mistake_is_reported) {
+  const auto wait_for = [](int phases, int phase) {
+    return [=] {
+      const auto slots = slots_and_barrier(kLanes);
+      for (int i = 0; i < phases; ++i) arch::arrive_barrier(slots, kBarrier);
+      arch::sync_block();
+      arch::wait_barrier(slots, kBarrier, phase);
+    };
+  };
+  expect_accepted(wait_for(1, 0));
+  expect_accepted(wait_for(3, 2));
+  expect_reported(wait_for(2, 0), "already in phase 2");
+  expect_reported(wait_for(2, 3), "only in phase 2");
+}
+
+TEST(a_barrier_is_opened_once_and_before_its_use) {
+  expect_reported(
+      [] {
+        NF12_SHARED(uint32_t, slots, 4);
+        if (thread() < 2) arch::open_barrier(slots, 2, 1);
+      },
+      "opens the barrier at shared slots[2] twice");
+  expect_reported(
+      [] {
+        NF12_SHARED(uint32_t, slots, 4);
+        if (thread() == 0) arch::open_barrier(slots, 2, kLanes);
+        arch::arrive_barrier(slots, 2);  // with no sync_block
+      },
+      "has not seen open");
+  expect_reported(
+      [] {
+        NF12_SHARED(uint32_t, slots, 4);
+        arch::wait_barrier(slots, 0, 0);
+      },
+      "has not seen open");
+  expect_reported([] { slots_and_barrier(kLanes).load(kBarrier + 1); }, "is part of a barrier");
+  expect_reported(
+      [] {
+        NF12_SHARED(uint32_t, slots, 4);
+        slots.store(thread() % 2 * 2, 0);
+        if (thread() == 0) arch::open_barrier(slots, 2, 1);
+      },
+      "slots[");
+}
+
+// ---- copies ----
+
+struct Source {
+  alignas(16) uint8_t bytes[32 * kLanes];
+  Source() {
+    for (size_t i = 0; i < sizeof(bytes); ++i) bytes[i] = static_cast<uint8_t>(i % 251);
+  }
+  uint32_t word(int i) const {
+    uint32_t out;
+    std::memcpy(&out, bytes + 4 * i, 4);
+    return out;
+  }
+  std::vector<Buffer> buffers() const { return {{bytes, sizeof(bytes), false, "source"}}; }
+};
+
+TEST(groups_of_copies_land_in_their_order) {
+  const Source source;
+  const auto read_group = [&](int group) {
+    return [&, group] {
+      NF12_SHARED(uint32_t, slots, 8 * kLanes);
+      for (int i = 0; i < 2; ++i) {
+        const int word = 4 * (2 * thread() + i);
+        arch::copy_shared16_if(true, slots, word, source.bytes + 4 * word);
+        arch::close_copies();
+      }
+      arch::await_copies_but<1>();
+      const int word = 4 * (2 * thread() + group) + 1;
+      EXPECT(slots.load(word) == source.word(word), "not the bytes copied");
+      arch::await_copies_but<0>();
+    };
+  };
+  expect_accepted(read_group(0), source.buffers());
+  expect_reported(read_group(1), "which nobody wrote: a copy is on its way", source.buffers());
+}
+
+TEST(a_group_that_is_not_closed_is_not_awaited) {
+  const Source source;
+  expect_reported(
+      [&] {
+        NF12_SHARED(uint32_t, slots, 4 * kLanes);
+        arch::copy_shared16_if(true, slots, 4 * thread(), source.bytes + 16 * thread());
+        arch::await_copies_but<0>();
+        slots.load(4 * thread());
+      },
+      "a copy is on its way", source.buffers());
+  expect_reported(
+      [&] {
+        NF12_SHARED(uint32_t, slots, 4 * kLanes);
+        arch::copy_shared16_if(true, slots, 4 * thread(), source.bytes + 16 * thread());
+      },
+      "ends with copies on their way", source.buffers());
+}
+
+TEST(the_target_of_a_copy_may_not_be_touched) {
+  const Source source;
+  const auto touch = [&](bool write) {
+    return [&, write] {
+      NF12_SHARED(uint32_t, slots, 4 * kLanes);
+      const int word = 4 * thread();
+      for (int i = 0; i < 4; ++i) slots.store(word + i, 0);
+      arch::copy_shared16_if(true, slots, word, source.bytes + 4 * word);
+      if (write)
+        slots.store(word + 2, 1);
+      else
+        slots.load(word + 3);
+      arch::await_copies();
+    };
+  };
+  expect_reported(touch(false), "a copy is on its way", source.buffers());
+  expect_reported(touch(true), "a copy is on its way", source.buffers());
+}
+
+// The copy is at fault when it sets out, however late it lands.
+TEST(a_copy_onto_a_word_in_use_is_reported_when_it_sets_out) {
+  const Source source;
+  const auto copy_over = [&](bool with_sync) {
+    return [&, with_sync] {
+      NF12_SHARED(uint32_t, slots, 4);
+      if (thread() == 0)
+        for (int i = 0; i < 4; ++i) slots.store(i, 0);
+      arch::sync_block();
+      if (arch::wave() == 0) slots.load(2);
+      if (with_sync) arch::sync_block();
+      if (thread() == kLanes - 1) {
+        arch::copy_shared16_if(true, slots, 0, source.bytes);
+      }
+      // Long before it lands.
+      arch::sync_block();
+      if (thread() == kLanes - 1) arch::await_copies();
+    };
+  };
+  expect_accepted(copy_over(true), source.buffers());
+  expect_reported(copy_over(false), "slots[2]", source.buffers());
+}
+
+// Wave 0 copies, wave 1 reads.
+auto copy_and_arrive(const Source& source, Fault fault) {
+  return [&source, fault] {
+    const auto slots = slots_and_barrier(arch::kWave);
+    const int lane = arch::lane();
+    if (arch::wave() == 0) {
+      if (lane == 5) slots.store(40, 5);
+      if (lane < 8) arch::copy_shared16_if(true, slots, 4 * lane, source.bytes + 16 * lane);
+      if (fault == Fault::kTooMany)
+        arch::arrive_barrier(slots, kBarrier);  // waits for no copy
+      else
+        arch::arrive_barrier_with_copies(slots, kBarrier);
+      if (fault == Fault::kTooMany) arch::await_copies();
+    } else {
+      if (fault != Fault::kNoWait) arch::wait_barrier(slots, kBarrier, 0);
+      EXPECT(slots.load(lane) == source.word(lane), "not the bytes copied");
+      if (fault == Fault::kNoSync) slots.load(40);
+    }
+  };
+}
+
+TEST(a_barrier_waits_for_copies) {
+  const Source source;
+  expect_accepted(copy_and_arrive(source, Fault::kNone), source.buffers());
+  expect_reported(copy_and_arrive(source, Fault::kNoWait), "slots[", source.buffers());
+  expect_reported(copy_and_arrive(source, Fault::kTooMany), "slots[", source.buffers());
+  // Such an arrival brings the copies and nothing else.
+  expect_reported(copy_and_arrive(source, Fault::kNoSync), "shared slots[40]", source.buffers());
+}
+
+// ---- clusters ----
+
+TEST(a_cluster_has_ranks) {
+  std::array<int, 6> seen = {};
+  arch::host::run({"ranks", 6, 1, 1, 1, {}, 0, 3}, [&] {
+    if (arch::lane() == 0) seen[arch::block_x()] += 1 + arch::cluster_rank();
+  });
+  EXPECT((seen == std::array<int, 6>{1, 2, 3, 1, 2, 3}), "ranks");
+  bool refused = false;
+  try {
+    arch::host::run({"ranks", 5, 1, 1, 1, {}, 0, 3}, [] {});
+  } catch (const Report&) {
+    refused = true;
+  }
+  EXPECT(refused, "five blocks in clusters of three");
+}
+
+constexpr int kSentBytes = 8 * kLanes;
+
+// Every lane sends two words to the next block.
+auto send_on(Fault fault, int expected = kSentBytes) {
+  return [=] {
+    NF12_SHARED(uint32_t, slots, 2 * kLanes + 2);
+    const int counter = 2 * kLanes, t = thread(), rank = arch::cluster_rank();
+    if (t == 0 && fault != Fault::kTooFew) {
+      arch::open_barrier(slots, counter, 1);
+      arch::expect_bytes(slots, counter, expected);
+    }
+    if (fault != Fault::kNoSync) arch::arrive_cluster();
+    arch::sync_block();
+    if (fault != Fault::kNoSync) arch::wait_cluster();
+    const auto value = static_cast<uint32_t>(1000 * rank + t);
+    if (fault != Fault::kNoArrival || t != 7)
+      arch::send_shared8((rank + 1) % 3, slots, 2 * t, counter, {{value, ~value}});
+    if (fault == Fault::kTooMany && t == 7)
+      arch::send_shared8((rank + 1) % 3, slots, 2 * t, counter, {{value, ~value}});
+    if (fault != Fault::kNoWait) arch::wait_barrier(slots, counter, 0);
+    const int from = (t + 13) % kLanes;
+    const auto wanted = static_cast<uint32_t>(1000 * ((rank + 2) % 3) + from);
+    EXPECT(slots.load(2 * from) == wanted && slots.load(2 * from + 1) == ~wanted, "not what came");
+  };
+}
+
+TEST(words_sent_to_another_block_come_with_its_barrier) {
+  expect_accepted(send_on(Fault::kNone), {}, 3);
+  expect_reported(send_on(Fault::kNoWait), "slots[", {}, 3);
+  expect_reported(send_on(Fault::kNoArrival), "wants 8 bytes more", {}, 3);
+  expect_reported(send_on(Fault::kNone, kSentBytes + 8), "deadlock", {}, 3);
+  expect_reported(send_on(Fault::kNone, kSentBytes - 8), "slots[", {}, 3);
+  expect_reported(send_on(Fault::kTooMany), "slots[", {}, 3);
+}
+
+TEST(bytes_beyond_those_expected_are_reported) {
+  expect_reported(
+      [] {
+        NF12_SHARED(uint32_t, slots, 8);
+        if (thread() == 0) {
+          arch::open_barrier(slots, 6, 1);
+          arch::expect_bytes(slots, 6, 8);
+        }
+        arch::arrive_cluster();
+        arch::wait_cluster();
+        const int rank = arch::cluster_rank();
+        const int t = thread();
+        if (t < 2) arch::send_shared8(1 - rank, slots, 2 * t, 6, {{1, 2}});
+        for (int i = 0; i < 200; ++i) arch::sync_wave();  // both come while the block runs
+      },
+      "sends more bytes than the barrier at shared slots[6]", {}, 2);
+}
+
+TEST(a_block_is_sent_to_only_while_it_is_known_to_run) {
+  expect_reported(send_on(Fault::kNoSync), "which has not been shown to run", {}, 3);
+  expect_reported(send_on(Fault::kTooFew), "has not seen open", {}, 3);
+  const auto send_to_one_that_leaves = [](bool late) {
+    return [late] {
+      NF12_SHARED(uint32_t, slots, 4);
+      if (thread() == 0) {
+        arch::open_barrier(slots, 2, 1);
+        arch::expect_bytes(slots, 2, 8);
+      }
+      for (int i = 0; i < 2; ++i) {
+        arch::arrive_cluster();
+        arch::wait_cluster();
+        if (!late) break;
+      }
+      if (arch::cluster_rank() == 1) return;
+      for (int i = 0; late && i < 1000; ++i) arch::sync_wave();
+      if (thread() == 0) arch::send_shared8(1, slots, 0, 2, {{1, 2}});
+    };
+  };
+  expect_reported(send_to_one_that_leaves(true), "which has ended", {}, 2);
+  expect_reported(send_to_one_that_leaves(false), "end", {}, 2);  // has ended, or ends before
+}
+
+TEST(the_clusters_meeting_has_two_halves) {
+  expect_reported([] { arch::wait_cluster(); }, "without having arrived", {}, 2);
+  expect_reported(
+      [] {
+        arch::arrive_cluster();
+        arch::arrive_cluster();
+      },
+      "twice", {}, 2);
+  expect_reported(
+      [] {
+        if (arch::lane() != 4) arch::arrive_cluster();
+      },
+      "uniform word", {}, 2);
+  expect_reported(
+      [] {
+        if (arch::cluster_rank() == 0 || arch::wave() == 0) arch::arrive_cluster();
+        if (arch::cluster_rank() == 0) {
+          arch::wait_cluster();
+        } else if (arch::wave() == 1) {
+          slots_and_barrier(1);
+        }
+      },
+      "sync_block", {}, 2);
+  // The arrival is relaxed: it orders no other memory.
+  expect_reported(
+      [] {
+        NF12_SHARED(uint32_t, slots, kLanes);
+        slots.store(thread(), 1);
+        arch::arrive_cluster();
+        arch::wait_cluster();
+        slots.load((thread() + arch::kWave) % kLanes);
+      },
+      "with no barrier in between", {}, 2);
 }
 
 }  // namespace
