@@ -186,7 +186,7 @@ CHECKS: dict[str, Callable[[Target, dict[str, str]], str]] = {
 def _tokens(target: Target) -> Sequence[int]:
     """On a GPU one for each compiled token count, and some beside a block's."""
     if target.backend in GPU_BACKENDS and target.kernel != "buffered":
-        return (*range(1, 18), 32, 33, 64, 65, 128, 130)
+        return (*range(1, 18), 24, 25, 32, 33, 48, 49, 64, 65, 128, 130)
     return (1, 2, 7, 16, 33)
 
 
