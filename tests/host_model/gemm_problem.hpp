@@ -213,4 +213,19 @@ inline void fill_model(GemmProblem& problem, Random& random, int rarity) {
     }
 }
 
+// Every fourth column gets large values of x, and the one opposite takes their products away again:
+// what is left is far smaller than what was rounded, so that another order of the sum shows even
+// in BF16.
+inline void make_order_matter(GemmProblem& problem) {
+  const int64_t k = problem.x.k;
+  for (int64_t i = 0; i < k / 2; i += 4) {
+    for (int64_t row = 0; row < problem.w.n; ++row)
+      problem.w.at(0, row, k - 1 - i) = problem.w.at(0, row, i);
+    for (int64_t t = 0; t < problem.x.m; ++t) {
+      problem.x.at(t, i) = exact_bits(std::ldexp(value_of(problem.x.at(t, i)), 12));
+      problem.x.at(t, k - 1 - i) = problem.x.at(t, i) ^ 0x8000;
+    }
+  }
+}
+
 }  // namespace nf12::test

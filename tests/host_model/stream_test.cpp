@@ -165,6 +165,7 @@ TEST(the_order_of_the_sum_is_the_promised_one) {
   for (const int m : {8, 9}) {
     Problem problem(m, 50, 64 * 21);
     fill_model(problem, random, 1'000'000'000);
+    make_order_matter(problem);
     problem.pack();
     expect_model_right(problem, "clean");
   }

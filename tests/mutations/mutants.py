@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from codec import CODEC
 from cpu_gemm import GEMM
+from gpu_cluster import CLUSTER
 from gpu_gemm import FUSED, MATRIX
 from gpu_runtime import RUNTIME
 from gpu_whole_weight import WHOLE_WEIGHT
 from specification import SPECIFICATION
 
-MUTANTS = CODEC + GEMM + FUSED + MATRIX + WHOLE_WEIGHT + RUNTIME + SPECIFICATION
+MUTANTS = CODEC + GEMM + FUSED + MATRIX + CLUSTER + WHOLE_WEIGHT + RUNTIME + SPECIFICATION
