@@ -62,8 +62,16 @@ class Card {
       check(cudaKernelSetAttributeForDevice(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                             launch.shared_bytes, 0),
             launch.kernel);
-    check(cudaLaunchKernel(reinterpret_cast<void*>(function), grid, dim3(launch.waves * 32),
-                           &arguments, launch.shared_bytes, nullptr),
+    cudaLaunchAttribute cluster = {};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {static_cast<unsigned>(launch.cluster), 1, 1};
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = dim3(launch.waves * 32);
+    config.dynamicSmemBytes = launch.shared_bytes;
+    config.attrs = &cluster;
+    config.numAttrs = launch.cluster > 1 ? 1 : 0;
+    check(cudaLaunchKernelExC(&config, reinterpret_cast<void*>(function), &arguments),
           launch.kernel);
     check(cudaDeviceSynchronize(), launch.kernel);
     ++launches_[launch.kernel];

@@ -65,6 +65,24 @@ TEST(an_unknown_kernel_is_reported) {
   EXPECT(!report_of("nf12_probe_of_nothing", 0, b.out, b.in).empty(), "it ran");
 }
 
+TEST(blocks_come_in_clusters) {
+  Buffers b;
+  const ProbeParams p = {b.out.data(), b.in.data(), 0, 7};
+  for (const int blocks : {1, 3}) {
+    run_kernel({"nf12_probe_cluster",
+                6,
+                1,
+                1,
+                0,
+                {{b.out.data(), kBytes, true, "out"}, {b.in.data(), kBytes, false, "in"}},
+                0,
+                blocks},
+               p, {});
+    for (int i = 0; i < 6; ++i)
+      EXPECT(b.out[i] == 7 + i % blocks, "block ", i, " has rank ", b.out[i] - 7);
+  }
+}
+
 TEST(a_trap_is_reported) {
   Buffers b;
   const std::string report = report_of("nf12_probe_trap", 0, b.out, b.in);
