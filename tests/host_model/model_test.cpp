@@ -572,6 +572,31 @@ TEST(a_barrier_waits_for_copies) {
   expect_reported(copy_and_arrive(source, Fault::kNoSync), "shared slots[40]", source.buffers());
 }
 
+// A lane that has arrived with its copies may read them once it has waited for them, in either way.
+TEST(a_lane_waits_for_copies_that_it_has_arrived_with) {
+  const Source source;
+  enum class Wait { kNone, kCopies, kBarrier };
+  const auto read_own = [&](Wait wait) {
+    return [&, wait] {
+      const auto slots = slots_and_barrier(arch::kWave);
+      if (arch::wave() == 0) {
+        const int word = arch::lane() < 8 ? 4 * arch::lane() : 32;
+        arch::copy_shared16_if(word < 32, slots, word, source.bytes + 4 * word);
+        arch::arrive_barrier_with_copies(slots, kBarrier);
+        if (wait == Wait::kCopies) arch::await_copies();
+        if (wait == Wait::kBarrier) arch::wait_barrier(slots, kBarrier, 0);
+        if (word < 32) slots.load(word);
+      } else {
+        arch::wait_barrier(slots, kBarrier, 0);
+        slots.load(arch::lane());
+      }
+    };
+  };
+  expect_accepted(read_own(Wait::kCopies), source.buffers());
+  expect_accepted(read_own(Wait::kBarrier), source.buffers());
+  expect_reported(read_own(Wait::kNone), "slots[", source.buffers());
+}
+
 // ---- clusters ----
 
 TEST(a_cluster_has_ranks) {
@@ -640,6 +665,19 @@ TEST(bytes_beyond_those_expected_are_reported) {
         for (int i = 0; i < 200; ++i) arch::sync_wave();  // both come while the block runs
       },
       "sends more bytes than the barrier at shared slots[6]", {}, 2);
+}
+
+TEST(an_arrival_too_many_is_reported) {
+  expect_reported(
+      [] {
+        NF12_SHARED(uint32_t, slots, 4);
+        if (thread() == 0) {
+          arch::open_barrier(slots, 2, 1);
+          arch::expect_bytes(slots, 2, 8);
+          arch::arrive_barrier(slots, 2);
+        }
+      },
+      "which has all its arrivals and waits for bytes");
 }
 
 TEST(a_block_is_sent_to_only_while_it_is_known_to_run) {
