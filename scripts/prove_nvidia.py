@@ -8,9 +8,11 @@
 The kernels of csrc/*/instances, compiled by nvcc, run over every case of tests/host_model: each
 launch between guard zones, then under compute-sanitizer with memcheck, every buffer an allocation
 of its own, and with racecheck. Where racecheck finds a race in nvidia_barrier_test too, which has
-none, it does not follow barriers that count arrivals: its findings in kernels that use them are
-then listed apart and count for nothing (the host model does follow them). The record names the sources that the compiler read by their hash;
-once one of them changes it is stale. Exit code 1 on any difference, hazard or error.
+none, it does not follow barriers that count arrivals: what it says of kernels that use them is then
+listed apart and counts for nothing (the host model does follow them).
+
+The record names the sources that the compiler read by their hash; once one of them changes it is
+stale. Exit code 1 on any difference, hazard or error.
 """
 
 from __future__ import annotations
