@@ -113,20 +113,8 @@ std::vector<uint16_t> reference(Problem& problem, const PackedView& view) {
   return out;
 }
 
-// A zero is an escape: some tiles have so many that they are raw, some a list, most none.
-void fill_tiles_of_every_kind(Problem& problem, Random& random) {
-  fill_integers(problem, random);
-  for (int64_t row = 0; row < problem.w.n; ++row)
-    for (int64_t k = 0; k < problem.w.k; ++k) {
-      const int64_t tile = row / kTileRows + k / kTileColumns;
-      uint16_t& weight = problem.w.at(0, row, k);
-      const bool stays = tile % 4 == 1 || (tile % 4 == 2 && random() % 10 == 0);
-      if (weight == 0 && !stays) weight = exact_bits(1);
-    }
-}
-
 void expect_integers_right(Problem& problem, Random& random) {
-  fill_tiles_of_every_kind(problem, random);
+  fill_integers(problem, random);
   problem.pack();
   expect_same(run_cluster(problem, problem.view(), random()), integer_product(problem), problem.w.n,
               name_of(problem));
@@ -244,7 +232,7 @@ TEST(shapes_of_its_own_choice) {
   const int64_t shapes[][3] = {{17, 64, 64}, {64, 48, 640}, {33, 16 * 40, 128}, {24, 100, 64 * 17}};
   for (const auto& [m, n, k] : shapes) {
     Problem problem(m, n, k);
-    fill_tiles_of_every_kind(problem, random);
+    fill_integers(problem, random);
     problem.pack();
     problem.shape = cluster_shape(cluster_config(problem.tokens), problem.view(), m, kCard);
     expect_same(run_cluster(problem, problem.view(), random()), integer_product(problem), n,
