@@ -118,7 +118,7 @@ def run_plain() -> dict[str, Any]:
         tests += int(summary[2]) if summary else 0
         failed += int(summary[2]) - int(summary[1]) if summary else 1
         for kernel, count in re.findall(r"^launches (\w+) (\d+)$", output, re.MULTILINE):
-            if program != MACHINE_TEST:
+            if program not in (MACHINE_TEST, BARRIER_TEST):
                 launches[kernel] = launches.get(kernel, 0) + int(count)
     return {"tests": tests, "failed": failed, "cases": dict(sorted(launches.items()))}
 
