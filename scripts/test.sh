@@ -80,9 +80,7 @@ suite() {
 }
 
 if [ "$(uname -s)" != Linux ]; then echo "scripts/test.sh: needs Linux" >&2; exit 2; fi
-stage "environment" environment
-# shellcheck disable=SC1091
-. "$root/.venv-test/bin/activate"
+stage "environment" environment  # and stays in it: activated again, PATH would lose what it added
 stage "lint" lint
 stage "wheel" wheel
 stage "C++ and GPU kernels in the host model, under ASan and UBSan" sanitized
