@@ -9,7 +9,6 @@
 # them, NVIDIA's tools from the package index if need be, and no test may be skipped for want of one.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-root=$PWD
 python=${PYTHON:-python3}
 
 stage() {
