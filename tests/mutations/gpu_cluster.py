@@ -40,13 +40,6 @@ CLUSTER = [
         LONG,
     ),
     Mutant(
-        "cluster_free_place_told_by_too_few",
-        KERNEL,
-        "Plan::kEmptied + 2 * place.thread, place.rows);",
-        "Plan::kEmptied + 2 * place.thread, 1);",
-        LONG,
-    ),
-    Mutant(
         "cluster_x_arrives_before_its_copies",
         KERNEL,
         "arch::arrive_barrier_with_copies(",
@@ -59,13 +52,6 @@ CLUSTER = [
         "column -= Plan::kColumns, ++phase;",
         "column -= Plan::kColumns;",
         LONG,
-    ),
-    Mutant(
-        "cluster_next_tile_of_another_turn",
-        KERNEL,
-        "    tile += turns * kTileBytes;\n",
-        "    tile += kTileBytes;\n",
-        SHARES,
     ),
     Mutant(
         "cluster_tokens_not_cleared",
@@ -100,13 +86,6 @@ CLUSTER = [
         KERNEL,
         "    arch::wait_barrier(shared, Plan::kGathered, 0);\n",
         "    arch::sync_block();\n",
-        EDGES,
-    ),
-    Mutant(
-        "cluster_blocks_not_awaited",
-        KERNEL,
-        "  if (blocks > 1) arch::wait_cluster();  // all blocks run, and count what comes\n",
-        "",
         EDGES,
     ),
 ]
