@@ -6,7 +6,6 @@ from mutant import Mutant
 
 KERNEL = "csrc/gemm/cluster/kernel.hpp"
 EDGES = "host_cluster_test every_edge_of_m_multiplies_integers_exactly"
-SHARES = "host_cluster_test every_number_of_blocks_and_turns"
 LONG = "host_cluster_test long_stretches"
 
 CLUSTER = [
