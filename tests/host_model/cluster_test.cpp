@@ -86,11 +86,7 @@ std::vector<uint16_t> reference(Problem& problem, const PackedView& view) {
   const GemmParams p = params_of(problem, view, nullptr, 0);
   const int columns = static_cast<int>(tile_columns(view.k));
   const auto [rows, turns, blocks] = problem.shape;
-  std::vector<int> order;  // of the columns of a tile
-  for (int step = 0; step < arch::kFragmentSteps; ++step)
-    for (int run = 0; run < kTileColumns; run += MmaFragments::kRunColumns)
-      for (int i = 0; i < MmaFragments::kStepColumns; ++i)
-        order.push_back(run + step * MmaFragments::kStepColumns + i);
+  const std::vector<int> order = columns_in_order<MmaFragments>();
   std::vector<uint16_t> out(problem.x.m * view.n);
   for (int64_t row = 0; row < view.n; ++row)
     for (int64_t t = 0; t < problem.x.m; ++t) {
@@ -122,11 +118,8 @@ void expect_integers_right(Problem& problem, Random& random) {
 
 void expect_model_right(Problem& problem, const std::string& what) {
   const std::vector<uint16_t> wanted = reference(problem, problem.view());
-  const std::vector<uint16_t> got = run_cluster(problem, problem.view(), 1);
-  if (kMatrixOrderIsKnown)
-    expect_same(got, wanted, problem.w.n, what + ", " + name_of(problem));
-  else
-    expect_within_bound(got, wanted, problem, what + ", " + name_of(problem));
+  expect_in_model_order(run_cluster(problem, problem.view(), 1), wanted, problem,
+                        what + ", " + name_of(problem));
 }
 
 // The words of a row's pairs, each once; and no two of the 16 lanes whose 8 bytes are moved at once
@@ -293,30 +286,23 @@ TEST(escapes_of_every_kind) {
 
 TEST(special_values_reach_the_multiplier) {
   Random random(9);
-  const uint16_t specials[] = {0x0000, 0x8000, 0x7F80, 0xFF80, 0x7FC1, 0xFFFF,
-                               0x0001, 0x807F, 0x0080, 0x7F7F, 0xFF7F};
   Problem problem(19, 48, 256);
   fill_model(problem, random, 1'000'000'000);
-  for (size_t i = 0; i < std::size(specials); ++i)
-    problem.w.at(0, 4 * i, 17 * i) = specials[i];  // alone in its row
-  for (const uint16_t special : {0x7F80, 0x7FC0, 0x8000, 0x0001})
-    problem.x.at(random() % 19, random() % 256) = special;
+  put_special_weights(problem);
+  put_special_activations(problem, random);
   problem.pack();
   expect_model_right(problem, "specials");
 }
 
 TEST(hostile_index_words_never_read_outside_the_table) {
   Random random(10);
-  for (const uint32_t word :
-       {0xFFu, 0xFFFFFF01u, 0xFFFFFFFFu, 65u, 254u, 1u << 8, 0x140u, 0x1FFu, 0x7FFFFF40u}) {
+  for (const uint32_t word : kHostileIndexWords) {
     Problem problem(18, 32, 128);
     problem.shape = {2, 1, static_cast<int>(word % 2) + 1};
     fill_integers(problem, random);
     problem.pack();
     problem.packed.index.assign(4, word);
-    // No list may name a weight twice: two lanes would then write it, in any order.
-    for (size_t i = 0; i < problem.packed.escapes.size(); ++i)
-      problem.packed.escapes[i] = static_cast<uint32_t>(i % kTileWeights) << 16 | exact_bits(1);
+    name_escapes_once(problem);
     run_cluster(problem, problem.view(), 1);  // the model reports any read outside
   }
 }

@@ -191,15 +191,12 @@ TEST(escapes_at_every_row_and_column) {
 
 TEST(special_values_reach_the_multiplier) {
   Random random(6);
-  const uint16_t specials[] = {0x0000, 0x8000, 0x7F80, 0xFF80, 0x7FC1, 0xFFFF,
-                               0x0001, 0x807F, 0x0080, 0x7F7F, 0xFF7F};
   for (const int m : {1, 5, 16}) {
     Problem problem(m, 48, 200);
     fill_model(problem, random, 1'000'000'000);
-    for (size_t i = 0; i < std::size(specials); ++i) {
-      problem.w.at(0, 4 * i, 17 * i) = specials[i];       // alone in its row
-      problem.w.at(0, 4 * i + 1, 199 - i) = specials[i];  // in the tail
-    }
+    put_special_weights(problem);
+    for (size_t i = 0; i < std::size(kSpecialWeights); ++i)
+      problem.w.at(0, 4 * i + 1, 199 - i) = kSpecialWeights[i];  // in the tail
     problem.pack();
     expect_model_right(problem, "specials");
   }
@@ -260,8 +257,7 @@ TEST(slices_are_views) {
 
 TEST(hostile_index_words_never_read_outside_the_table) {
   Random random(10);
-  for (const uint32_t word :
-       {0xFFu, 0xFFFFFF01u, 0xFFFFFFFFu, 65u, 254u, 1u << 8, 0x140u, 0x1FFu, 0x7FFFFF40u}) {
+  for (const uint32_t word : kHostileIndexWords) {
     Problem problem(2, 32, 64);
     fill_integers(problem, random);
     problem.pack();

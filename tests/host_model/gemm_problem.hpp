@@ -179,6 +179,28 @@ inline void expect_within_bound(const std::vector<uint16_t>& got,
   }
 }
 
+// Against a reference that adds in the order of the model's matrix instruction: bit for bit in the
+// model; a card has its own order within an instruction, and is held to the bound.
+inline void expect_in_model_order(const std::vector<uint16_t>& got,
+                                  const std::vector<uint16_t>& wanted, GemmProblem& problem,
+                                  const std::string& what) {
+  if (kMatrixOrderIsKnown)
+    expect_same(got, wanted, problem.w.n, what);
+  else
+    expect_within_bound(got, wanted, problem, what);
+}
+
+// The columns of a tile in the order in which the steps of that instruction take them.
+template <typename Fragments>
+std::vector<int> columns_in_order() {
+  std::vector<int> order;
+  for (int step = 0; step < arch::kFragmentSteps; ++step)
+    for (int run = 0; run < kTileColumns; run += Fragments::kRunColumns)
+      for (int i = 0; i < Fragments::kStepColumns; ++i)
+        order.push_back(run + step * Fragments::kStepColumns + i);
+  return order;
+}
+
 // Small integers: every sum is exact in FP32, so the result is the integer product, rounded once. A
 // zero is an escape: some tiles have so many that they are raw, some have a list, half have none.
 inline void fill_integers(GemmProblem& problem, Random& random) {
@@ -216,6 +238,32 @@ inline void fill_model(GemmProblem& problem, Random& random, int rarity) {
       problem.x.at(t, k) =
           static_cast<uint16_t>(sign | (118 + random() % 12) << 7 | (random() & 0x7F));
     }
+}
+
+// What decoding or a multiplier may treat in its own way.
+inline constexpr uint16_t kSpecialWeights[] = {0x0000, 0x8000, 0x7F80, 0xFF80, 0x7FC1, 0xFFFF,
+                                               0x0001, 0x807F, 0x0080, 0x7F7F, 0xFF7F};
+
+// Each alone in its row, 4 i.
+inline void put_special_weights(GemmProblem& problem) {
+  for (size_t i = 0; i < std::size(kSpecialWeights); ++i)
+    problem.w.at(0, 4 * i, 17 * i) = kSpecialWeights[i];
+}
+
+inline void put_special_activations(GemmProblem& problem, Random& random) {
+  for (const uint16_t special : {0x7F80, 0x7FC0, 0x8000, 0x0001})
+    problem.x.at(random() % problem.x.m, random() % problem.x.k) = special;
+}
+
+// Index words that lead past the table's end, or are none at all.
+inline constexpr uint32_t kHostileIndexWords[] = {
+    0xFFu, 0xFFFFFF01u, 0xFFFFFFFFu, 65u, 254u, 1u << 8, 0x140u, 0x1FFu, 0x7FFFFF40u};
+
+// A table none of whose stretches names a weight twice: two lanes would write it, in any order.
+inline void name_escapes_once(GemmProblem& problem) {
+  std::vector<uint32_t>& escapes = problem.packed.escapes;
+  for (size_t i = 0; i < escapes.size(); ++i)
+    escapes[i] = static_cast<uint32_t>(i % kTileWeights) << 16 | exact_bits(1);
 }
 
 // Every fourth column gets large values of x, and the one opposite takes their products away again:

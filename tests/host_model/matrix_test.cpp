@@ -61,11 +61,7 @@ std::vector<uint16_t> reference(Problem& problem, const PackedView& view) {
   GemmParams p = params_of(problem, view, nullptr, 0);
   matrix_grid(matrix_config(problem.tokens), p, problem.splits);
   const auto columns = static_cast<int>(tile_columns(view.k));
-  std::vector<int> order;  // of the columns of a tile
-  for (int step = 0; step < arch::kFragmentSteps; ++step)
-    for (int run = 0; run < kTileColumns; run += Fragments::kRunColumns)
-      for (int i = 0; i < Fragments::kStepColumns; ++i)
-        order.push_back(run + step * Fragments::kStepColumns + i);
+  const std::vector<int> order = columns_in_order<Fragments>();
   std::vector<float> w(columns * kTileColumns), x(m * w.size());
   for (int t = 0; t < m; ++t)
     for (int64_t k = 0; k < view.k; ++k) x[t * w.size() + k] = value_of(problem.x.at(t, k));
@@ -113,11 +109,8 @@ void expect_integers_right(Problem& problem, Random& random) {
 
 void expect_model_right(Problem& problem, const std::string& what) {
   const std::vector<uint16_t> wanted = reference(problem, problem.view());
-  const std::vector<uint16_t> got = run_matrix(problem, problem.view(), 1);
-  if (kMatrixOrderIsKnown)
-    expect_same(got, wanted, problem.w.n, what + ", " + name_of(problem));
-  else
-    expect_within_bound(got, wanted, problem, what + ", " + name_of(problem));
+  expect_in_model_order(run_matrix(problem, problem.view(), 1), wanted, problem,
+                        what + ", " + name_of(problem));
 }
 
 struct Shape {
@@ -205,17 +198,13 @@ TEST(escapes_at_every_row_and_column) {
 
 TEST(special_values_reach_the_multiplier) {
   Random random(7);
-  const uint16_t specials[] = {0x0000, 0x8000, 0x7F80, 0xFF80, 0x7FC1, 0xFFFF,
-                               0x0001, 0x807F, 0x0080, 0x7F7F, 0xFF7F};
   for (const int m : {3, 64}) {
     Problem problem(m, 48, 200);
     fill_model(problem, random, 1'000'000'000);
-    for (size_t i = 0; i < std::size(specials); ++i) {
-      problem.w.at(0, 4 * i, 17 * i) = specials[i];       // alone in its row
-      problem.w.at(0, 4 * i + 1, 199 - i) = specials[i];  // in the tail
-    }
-    for (const uint16_t special : {0x7F80, 0x7FC0, 0x8000, 0x0001})
-      problem.x.at(random() % m, random() % 200) = special;
+    put_special_weights(problem);
+    for (size_t i = 0; i < std::size(kSpecialWeights); ++i)
+      problem.w.at(0, 4 * i + 1, 199 - i) = kSpecialWeights[i];  // in the tail
+    put_special_activations(problem, random);
     problem.pack();
     expect_model_right(problem, "specials");
   }
@@ -276,8 +265,7 @@ TEST(slices_are_views) {
 
 TEST(hostile_index_words_never_read_outside_the_table) {
   Random random(11);
-  for (const uint32_t word :
-       {0xFFu, 0xFFFFFF01u, 0xFFFFFFFFu, 65u, 254u, 1u << 8, 0x140u, 0x1FFu, 0x7FFFFF40u}) {
+  for (const uint32_t word : kHostileIndexWords) {
     Problem problem(2, 32, 64);
     fill_integers(problem, random);
     problem.pack();

@@ -64,11 +64,7 @@ std::vector<uint16_t> reference(Problem& problem, const PackedView& view) {
   const int waves = stream_config(problem.tokens()).waves;
   StreamParams p = stream_params(problem, view, nullptr, 0);
   stream_grid(stream_config(problem.tokens()), p, std::min(problem.blocks, tile_rows(view.n)));
-  std::vector<int> order;  // of the columns of a tile
-  for (int step = 0; step < arch::kFragmentSteps; ++step)
-    for (int run = 0; run < kTileColumns; run += MmaFragments::kRunColumns)
-      for (int i = 0; i < MmaFragments::kStepColumns; ++i)
-        order.push_back(run + step * MmaFragments::kStepColumns + i);
+  const std::vector<int> order = columns_in_order<MmaFragments>();
   std::vector<uint16_t> out(problem.x.m * view.n);
   for (int64_t row = 0; row < view.n; ++row) {
     // The block of this tile row, and the row's place in it.
@@ -117,11 +113,8 @@ void expect_integers_right(Problem& problem, Random& random) {
 
 void expect_model_right(Problem& problem, const std::string& what) {
   const std::vector<uint16_t> wanted = reference(problem, problem.view());
-  const std::vector<uint16_t> got = run_stream(problem, problem.view(), 1);
-  if (kMatrixOrderIsKnown)
-    expect_same(got, wanted, problem.w.n, what + ", " + name_of(problem));
-  else
-    expect_within_bound(got, wanted, problem, what + ", " + name_of(problem));
+  expect_in_model_order(run_stream(problem, problem.view(), 1), wanted, problem,
+                        what + ", " + name_of(problem));
 }
 
 TEST(every_token_count_multiplies_integers_exactly) {
@@ -199,29 +192,22 @@ TEST(escapes_at_every_row_and_column) {
 
 TEST(special_values_reach_the_multiplier) {
   Random random(6);
-  const uint16_t specials[] = {0x0000, 0x8000, 0x7F80, 0xFF80, 0x7FC1, 0xFFFF,
-                               0x0001, 0x807F, 0x0080, 0x7F7F, 0xFF7F};
   Problem problem(3, 48, 256);
   fill_model(problem, random, 1'000'000'000);
-  for (size_t i = 0; i < std::size(specials); ++i)
-    problem.w.at(0, 4 * i, 17 * i) = specials[i];  // alone in its row
-  for (const uint16_t special : {0x7F80, 0x7FC0, 0x8000, 0x0001})
-    problem.x.at(random() % 3, random() % 256) = special;
+  put_special_weights(problem);
+  put_special_activations(problem, random);
   problem.pack();
   expect_model_right(problem, "specials");
 }
 
 TEST(hostile_index_words_never_read_outside_the_table) {
   Random random(7);
-  for (const uint32_t word :
-       {0xFFu, 0xFFFFFF01u, 0xFFFFFFFFu, 65u, 254u, 1u << 8, 0x140u, 0x1FFu, 0x7FFFFF40u}) {
+  for (const uint32_t word : kHostileIndexWords) {
     Problem problem(2, 32, 128);
     fill_integers(problem, random);
     problem.pack();
     problem.packed.index.assign(4, word);
-    // No list may name a weight twice: two lanes would then write it, in any order.
-    for (size_t i = 0; i < problem.packed.escapes.size(); ++i)
-      problem.packed.escapes[i] = static_cast<uint32_t>(i % kTileWeights) << 16 | exact_bits(1);
+    name_escapes_once(problem);
     run_stream(problem, problem.view(), 1);  // the model reports any read outside
   }
 }
