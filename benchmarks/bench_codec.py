@@ -23,14 +23,13 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import statistics
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from bench_gemm import commit, parse_shape, result_path, write
 
 import nf12
 from nf12.machine import device_name, driver_version
@@ -258,13 +257,6 @@ def bench_gpu(options: argparse.Namespace, device: torch.device) -> list[dict[st
 # ---- both ---------------------------------------------------------------------------------------
 
 
-def commit() -> str:
-    here = Path(__file__).parent
-    command = ["git", "-C", str(here), "rev-parse", "--short", "HEAD"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "unknown"
-
-
 def bench_cpu(options: argparse.Namespace) -> list[dict[str, object]]:
     rows = []
     names = ("copy", "clone", "pack", "unpack", "check", "gather")
@@ -281,18 +273,11 @@ def bench_cpu(options: argparse.Namespace) -> list[dict[str, object]]:
     return rows
 
 
-def shape(text: str) -> tuple[int, int]:
-    k, _, n = text.lower().partition("x")
-    if not (k.isdecimal() and n.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text!r} is no shape, write k x n as 4096x14336")
-    return int(k), int(n)
-
-
 def main() -> None:
     assert __doc__ is not None
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--backend", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--shapes", nargs="+", type=shape, default=SHAPES, metavar="KxN")
+    parser.add_argument("--shapes", nargs="+", type=parse_shape, default=SHAPES, metavar="KxN")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, torch.get_num_threads()],
                         help="of the CPU")  # fmt: skip
     parser.add_argument("--seconds", type=float, default=0.0,
@@ -319,12 +304,8 @@ def main() -> None:
     }
     if options.output == "-":
         return
-    slug = "-".join(name.lower().replace("(r)", "").split())
-    default = Path(__file__).parent / "results" / f"codec-{slug}-{date}.json"
-    path = Path(options.output) if options.output else default
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(report, indent=1) + "\n")
-    print(path)
+    default = result_path("codec-", name, "", date)
+    write(report, Path(options.output) if options.output else default)
 
 
 if __name__ == "__main__":

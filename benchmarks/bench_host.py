@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -29,7 +28,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from bench_codec import commit
+from bench_gemm import commit, result_path, write
 from torch import Tensor, nn
 
 import nf12
@@ -146,12 +145,8 @@ def main() -> None:
         "rows": rows,
     }
     if options.output != "-":
-        slug = "-".join(device_name(device).lower().replace("(r)", "").split())
-        default = Path(__file__).parent / "results" / f"host-{slug}-{date}.json"
-        path = Path(options.output) if options.output else default
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(report, indent=1) + "\n")
-        print(path)
+        default = result_path("host-", device_name(device), "", date)
+        write(report, Path(options.output) if options.output else default)
     if any(row["violations"] for row in rows):
         raise SystemExit("values outside the bounds: the times mean nothing")
 
