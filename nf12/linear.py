@@ -93,8 +93,8 @@ class Linear(PackedModule):
         return self.unpack_weight()
 
     def forward(self, x: Tensor) -> Tensor:
-        # For one token the time of this function is the time of the layer (15 us in the operator, 5
-        # here, H200 host): the usual call looks up little, nothing through nn.Module.__getattr__.
+        # For one token the host's time is the layer's (benchmarks/bench_host.py): the usual call
+        # looks up little, nothing through nn.Module.__getattr__.
         if is_dynamo_compiling():
             return self._forward(x)
         try:
