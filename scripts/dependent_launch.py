@@ -35,7 +35,8 @@ from pathlib import Path
 WAIT, START = "ACQBULK", "PREEXIT"
 # Shared and local memory, barriers in shared memory, constants.
 PRIVATE = {"LDS", "STS", "LDSM", "STSM", "ATOMS", "SYNCS", "LDL", "STL", "LDC", "LDCU", "ULDC"}
-PREFETCH = re.compile(r"CCTL\.(\w+\.)*PF2?\b|UBLKPF\b|UTMAPF\b")
+# UTMACCTL.PF: of a tensor map, which lies among the kernel's own arguments.
+PREFETCH = re.compile(r"CCTL\.(\w+\.)*PF2?\b|UBLKPF\b|UTMAPF\b|UTMACCTL\.PF\b")
 UNCACHED = re.compile(r"LD\w*\.(\w+\.)*(CONSTANT|NC)\b")
 HIDDEN = {"CALL", "RET", "BRX", "JMX", "BRXU", "JMXU", "RPCMOV", "RTT"}
 JUMPS = {"BRA", "JMP"}

@@ -12,6 +12,7 @@ namespace nf12::runtime {
   K(gemm_fused_m13) K(gemm_fused_m14) K(gemm_fused_m15) K(gemm_fused_m16)                      \
   K(gemm_stream_t8) K(gemm_stream_t16)                                                         \
   K(gemm_cluster_t24) K(gemm_cluster_t32) K(gemm_cluster_t48) K(gemm_cluster_t64)              \
+  K(gemm_wide_t128) K(gemm_wide_t192) K(gemm_wide_t256) K(gemm_once_t256)                      \
   K(gemm_matrix_t16) K(gemm_matrix_t32) K(gemm_matrix_t64) K(gemm_matrix_t128)                 \
   K(gemm_combine)                                                                              \
   K(unpack_a16) K(unpack_a4) K(unpack_a2)                                                      \
@@ -53,9 +54,15 @@ constexpr Kernel cluster_kernel(int tokens) {
          : tokens == 48 ? Kernel::gemm_cluster_t48
                         : Kernel::gemm_cluster_t64;
 }
+// tokens: 128, 192 or 256.
+constexpr Kernel wide_kernel(int tokens) {
+  return tokens == 128   ? Kernel::gemm_wide_t128
+         : tokens == 192 ? Kernel::gemm_wide_t192
+                         : Kernel::gemm_wide_t256;
+}
 // From the launch.
 constexpr bool takes_shared_memory(Kernel kernel) {
-  return kernel >= Kernel::gemm_stream_t8 && kernel <= Kernel::gemm_cluster_t64;
+  return kernel >= Kernel::gemm_stream_t8 && kernel <= Kernel::gemm_once_t256;
 }
 
 // tokens: 16, 32, 64 or 128.

@@ -1,0 +1,127 @@
+// The three waves of a block that bring what the others multiply, each as far ahead as its ring
+// allows: x and the encoded tiles by boxes of the tensor unit, lists by bulk copies.
+//
+// Weights do not go through loads: the fence after each decoded tile would wait for them (1,790
+// cycles a k-block against 2,000, H200, 2026-11-29).
+#pragma once
+#include "csrc/arch/nvidia/hopper.hpp"
+#include "csrc/gemm/wide/plan.hpp"
+#include "csrc/gemm/wide/walk.hpp"
+
+namespace nf12 {
+
+// Place in a ring of `stages`; parity: of the phase to wait for.
+template <int stages>
+struct WideRing {
+  int stage;
+  uint32_t parity;
+  NF12_DEVICE void advance() {
+    if (++stage == stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// The first tile row of a tile of outputs.
+NF12_DEVICE int first_tile_row(const WideParams& p, const WideWalk& walk) {
+  return walk.tile / p.token_tiles * kWideTileRows;
+}
+NF12_DEVICE int first_token(const WideParams& p, const WideWalk& walk, int tokens) {
+  return walk.tile % p.token_tiles * tokens;
+}
+
+// One lane.
+template <WideConfig config>
+NF12_DEVICE void copy_tokens(const WideParams& p, uint32_t shared, WideWalk walk) {
+  using Plan = WidePlan<config>;
+  WideRing<Plan::kTokenStages> ring = {0, 1};
+  NF12_NO_UNROLL
+  while (walk.next()) {
+    const int token = first_token(p, walk, Plan::kTokens);
+    NF12_NO_UNROLL
+    for (int column = walk.first; column < walk.last; ++column) {
+      const uint32_t filled = shared + Plan::kTokensFilled + 8 * ring.stage;
+      arch::wait_barrier(shared + Plan::kTokensRead + 8 * ring.stage, ring.parity);
+      arch::expect_bytes(filled, Plan::kTokenBytes);
+      arch::copy_box(shared + Plan::kTokenRing + ring.stage * Plan::kTokenBytes, &p.x_map, filled,
+                     column * kWideColumns, token);
+      ring.advance();
+    }
+  }
+}
+
+// One lane. Tile rows past the last come as zeros.
+template <WideConfig config>
+NF12_DEVICE void copy_encoded(const WideParams& p, uint32_t shared, WideWalk walk) {
+  using Plan = WidePlan<config>;
+  constexpr int kElements = kTileBytes / 8;
+  WideRing<Plan::kEncodedStages> ring = {0, 1};
+  NF12_NO_UNROLL
+  while (walk.next()) {
+    const int row = first_tile_row(p, walk);
+    NF12_NO_UNROLL
+    for (int column = walk.first; column < walk.last; ++column) {
+      const uint32_t filled = shared + Plan::kEncodedFilled + 8 * ring.stage;
+      arch::wait_barrier(shared + Plan::kEncodedRead + 8 * ring.stage, ring.parity);
+      arch::expect_bytes(filled, kWideTileRows * kTileBytes);
+      arch::copy_box(shared + Plan::kEncoded + ring.stage * Plan::kEncodedBytes, &p.encoded_map,
+                     filled, column * kElements, row);
+      ring.advance();
+    }
+  }
+}
+
+// A whole wave. Lane l holds the index words of tile row l % 8, k-block l / 8 of four, and those of
+// the four after: read when the last four began. Lanes 0 to 7 pass on their tile's word, 0 where it
+// names nothing or what lies outside the table, and copy its first entries.
+template <WideConfig config>
+NF12_DEVICE void copy_lists(const WideParams& p, uint32_t shared, WideWalk walk) {
+  using Plan = WidePlan<config>;
+  constexpr int kAhead = arch::kWave / kWideTileRows;
+  const PackedView& weight = p.gemm.weight;
+  const int lane = arch::lane(), own = lane % kWideTileRows, ahead = lane / kWideTileRows;
+  const bool copies = lane < kWideTileRows;
+  WideRing<Plan::kEncodedStages> ring = {0, 1};
+  NF12_NO_UNROLL
+  while (walk.next()) {
+    const int row = first_tile_row(p, walk) + own, last_row = tile_rows_of(weight) - 1;
+    const uint32_t* index =
+        weight.index + (row < last_row ? row : last_row) * weight.index_stride + walk.first;
+    const int count = walk.last - walk.first;
+    const auto word_at = [&](int at) {
+      return at < count ? arch::load_words<1>(index + at).w[0] : 0;
+    };
+    uint32_t now = 0, next = word_at(ahead);
+    NF12_NO_UNROLL
+    for (int t = 0; t < count; ++t) {
+      if (t % kAhead == 0) {
+        now = next;
+        next = word_at(t + kAhead + ahead);
+      }
+      IndexWord word =
+          IndexWord::from_bits(__shfl_sync(0xFFFFFFFFu, now, t % kAhead * kWideTileRows + own));
+      if (!word.is_inside(weight.quads)) word = {0, 0};
+      constexpr uint32_t kFetchedQuads = kFetchedEntries / kEntriesPerQuad;
+      const uint32_t quads = word.quads() < kFetchedQuads ? word.quads() : kFetchedQuads;
+      const uint32_t bytes = copies && word.is_listed() ? 16 * quads : 0;
+      const uint32_t bytes_of_all = arch::wave_sum(bytes);
+      const uint32_t filled = shared + Plan::kEncodedFilled + 8 * ring.stage;
+      arch::wait_barrier(shared + Plan::kEncodedRead + 8 * ring.stage, ring.parity);
+      if (copies)
+        arch::store_shared4(shared + Plan::kIndexWords + ring.stage * Plan::kIndexBytes + 4 * own,
+                            word.bits());
+      arch::sync_wave();
+      // Its arrival shows the words, and comes before the entries that it counts.
+      if (lane == 0) arch::expect_bytes(filled, bytes_of_all);
+      arch::sync_wave();
+      if (bytes != 0)
+        arch::copy_bytes(shared + Plan::kEncoded + ring.stage * Plan::kEncodedBytes + Plan::kLists +
+                             own * Plan::kListBytes,
+                         weight.escapes + int64_t{word.quad} * kEntriesPerQuad, bytes, filled);
+      ring.advance();
+    }
+  }
+}
+
+}  // namespace nf12

@@ -1,0 +1,170 @@
+// GEMM for many tokens on the matrix unit of sm_90a: y[t, j] = sum_k x[t, k] W[j, k].
+//
+// Bound by that unit and, beside it, by the decoding: 128 rows x 64 columns are decoded for as many
+// tokens as a tile has, in the shadow of their products.
+//
+//   waves 0..7   two groups, 64 rows of W each. The matrix unit takes both operands from shared
+//                memory; between the four instructions of a k-block each wave decodes its 16 rows
+//                of the next one, into a buffer of its group
+//   wave 8       x;  wave 9  encoded tiles;  wave 10  index words and lists (copies.hpp)
+//
+//        encoded ring --> registers --> three buffers a group --+
+//                                        (A, 64 rows)           +--> sums in registers
+//        ring of x ---------------------- (B, all tokens) ------+
+//
+// A block a multiprocessor, for the whole launch. No barrier of the block after the start, no
+// barrier at all for weights but the group's: a group decodes its own. Where whole tiles divide
+// badly among the blocks, the first ones are shared out (walk.hpp) and their sums meet in memory.
+//
+// Launched with the dependent-launch attribute, a block starts while the kernel before it still
+// runs: it brings its first tiles to the L2, and neither reads nor writes before the wait.
+//
+// Order of a sum: the k-blocks of a piece ascending, in the hardware's own order within one; then
+// the pieces by block, the owner's own last. Equal launches give equal bits.
+// Not handled (wide_takes): k off a multiple of 64; x, y or rows of theirs off 16 bytes.
+#pragma once
+#include "csrc/gemm/wide/outputs.hpp"
+#include "csrc/gemm/wide/weights.hpp"
+
+namespace nf12 {
+
+// The sums of one k-block set out; the next one's weights are decoded and stored meanwhile.
+template <WideConfig config>
+NF12_DEVICE void multiply_and_decode(uint64_t a, uint64_t b, bool add, const DecodeConstants& mask,
+                                     const WideDecoder<config>& d,
+                                     float (&sums)[WidePlan<config>::kSums]) {
+  arch::open_products();
+  arch::multiply_shared(sums, a, b, add);
+  decode_piece<0>(mask, d);
+  arch::multiply_shared(sums, a + arch::kOperandStep, b + arch::kOperandStep, true);
+  decode_piece<1>(mask, d);
+  arch::multiply_shared(sums, a + 2 * arch::kOperandStep, b + 2 * arch::kOperandStep, true);
+  decode_piece<2>(mask, d);
+  arch::multiply_shared(sums, a + 3 * arch::kOperandStep, b + 3 * arch::kOperandStep, true);
+  arch::close_products();
+  decode_piece<3>(mask, d);
+}
+
+template <WideConfig config>
+NF12_DEVICE void multiply_tiles(const WideParams& p, uint32_t shared, WideWalk walk) {
+  using Plan = WidePlan<config>;
+  const int wave = arch::wave(), lane = arch::lane();
+  const PackedView& weight = p.gemm.weight;
+  const DecodeConstants mask;
+  const WidePlace place = WidePlace::of(wave);
+  const uint32_t buffers =
+      shared + Plan::kDecoded + place.group * Plan::kBuffers * Plan::kBufferBytes;
+  const uint64_t a = arch::operand_at(buffers);
+  const uint64_t b = arch::operand_at(shared + Plan::kTokenRing);
+  float sums[Plan::kSums] = {};
+
+  WideDecoder<config> decoder = WideDecoder<config>::of(shared, wave);
+  const int total = walk.total();
+  read_encoded(decoder);
+  decode_piece<0>(mask, decoder);
+  decode_piece<1>(mask, decoder);
+  decode_piece<2>(mask, decoder);
+  decode_piece<3>(mask, decoder);
+  finish_decoded(weight, decoder, total > 1);
+  sync_group(place);
+
+  WideRing<Plan::kTokenStages> ring = {0, 0};
+  int done = 0, buffer = 0;
+  NF12_NO_UNROLL
+  while (walk.next()) {
+    int before = 0;
+    NF12_NO_UNROLL
+    for (int column = walk.first; column < walk.last; ++column) {
+      arch::wait_barrier(shared + Plan::kTokensFilled + 8 * ring.stage, ring.parity);
+      // Past the last tile this decodes the last one again, into a buffer that nobody reads.
+      multiply_and_decode(a + buffer * (Plan::kBufferBytes / 16),
+                          b + ring.stage * (Plan::kTokenBytes / 16), column > walk.first, mask,
+                          decoder, sums);
+      ++done;
+      if (++buffer == Plan::kBuffers) buffer = 0;
+      if (done < total) finish_decoded(weight, decoder, done + 1 < total);
+      arch::await_products<1>();  // of the k-block before: its x and its buffer are free
+      if (column > walk.first && lane == 0)
+        arch::arrive_barrier(shared + Plan::kTokensRead + 8 * before);
+      before = ring.stage;
+      ring.advance();
+      sync_group(place);
+    }
+    const int row = first_tile_row(p, walk) * kTileRows + place.group * (kWideRows / kWideGroups);
+    const WideBias bias = load_bias(p.gemm, row + kTileRows * place.wave);
+    arch::await_products<0>();
+    arch::settle_sums(sums);
+    if (lane == 0) arch::arrive_barrier(shared + Plan::kTokensRead + 8 * before);
+    if (walk.last < p.columns) {
+      leave_sums<config>(p, place, sums);
+      continue;
+    }
+    if (walk.first > 0) gather_sums<config>(p, place, walk, sums);
+    // Through the two buffers that hold no weights now.
+    const uint32_t free = (buffer + 1) % Plan::kBuffers * Plan::kBufferBytes;
+    const uint32_t other = (buffer + 2) % Plan::kBuffers * Plan::kBufferBytes;
+    const WideOutput out = {
+        row, first_token(p, walk, Plan::kTokens), {buffers + free, buffers + other}};
+    store_outputs<Plan::kTokens>(p, place, out, bias, sums);
+    if (done < total) {  // the buffers are for weights again
+      if (place.elected) arch::await_boxes_read<0>();
+      sync_group(place);
+    }
+  }
+  if (place.elected) arch::await_boxes_written();
+}
+
+// Before the wait: barriers, and the first tiles of each wave to the L2.
+template <WideConfig config>
+NF12_DEVICE void open_block(const WideParams& p, uint32_t shared, WideWalk walk) {
+  using Plan = WidePlan<config>;
+  const int wave = arch::wave(), lane = arch::lane();
+  if (wave == kTokenWave && lane == 0) {
+    for (int i = 0; i < Plan::kTokenStages; ++i) {
+      arch::open_barrier(shared + Plan::kTokensFilled + 8 * i, 1);
+      arch::open_barrier(shared + Plan::kTokensRead + 8 * i, kTokenWave);
+    }
+    for (int i = 0; i < Plan::kEncodedStages; ++i) {
+      arch::open_barrier(shared + Plan::kEncodedFilled + 8 * i, 2);  // tiles, index words
+      arch::open_barrier(shared + Plan::kEncodedRead + 8 * i, kWideTileRows);
+    }
+    arch::show_barriers();
+    arch::prefetch_map(&p.x_map);
+    arch::prefetch_map(&p.encoded_map);
+    arch::prefetch_map(&p.y_map);
+  }
+  if (wave < kWideTileRows && lane == 0 && walk.next()) {
+    const PackedView& weight = p.gemm.weight;
+    const int row = first_tile_row(p, walk) + wave, last_row = tile_rows_of(weight) - 1;
+    const int64_t first = row < last_row ? row : last_row;
+    const int count = walk.last - walk.first;
+    arch::prefetch_bytes(weight.tile(first, walk.first), kTileBytes * (count < 4 ? count : 4));
+    arch::prefetch(weight.index + first * weight.index_stride + walk.first);
+  }
+}
+
+template <WideConfig config>
+NF12_DEVICE void wide_gemm(const WideParams& p) {
+  using Plan = WidePlan<config>;
+  NF12_SHARED_AT_LAUNCH(uint32_t, memory, Plan::kSharedBytes / 4);
+  const uint32_t shared = (arch::shared_address(memory, 0) + Plan::kAlignment - 1) &
+                          ~static_cast<uint32_t>(Plan::kAlignment - 1);
+  const int wave = arch::wave(), lane = arch::lane();
+  const WideWalk walk = WideWalk::of(p, arch::block_x());
+  arch::start_successor();
+  open_block<config>(p, shared, walk);
+  arch::sync_block();
+  arch::await_predecessor();
+  // What all waves are launched with, 12 x 32 x 168, shared out anew.
+  if (wave < kTokenWave) {
+    arch::take_registers<232>();
+    multiply_tiles<config>(p, shared, walk);
+    return;
+  }
+  arch::give_registers<40>();
+  if (wave == kTokenWave && lane == 0) copy_tokens<config>(p, shared, walk);
+  if (wave == kEncodedWave && lane == 0) copy_encoded<config>(p, shared, walk);
+  if (wave == kListWave) copy_lists<config>(p, shared, walk);
+}
+
+}  // namespace nf12

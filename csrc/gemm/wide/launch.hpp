@@ -1,0 +1,180 @@
+// From a problem to the launch of a wide kernel. Host code; pure.
+#pragma once
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "csrc/gemm/grid.hpp"
+#include "csrc/gemm/wide/instances/configs.hpp"
+#include "csrc/gemm/wide/once_plan.hpp"
+#include "csrc/gemm/wide/params.hpp"
+
+namespace nf12 {
+
+// How the outputs are shared out.
+struct WideShape {
+  int tokens = 0;          // of a tile; 0: no kernel takes the problem
+  bool once = false;       // every weight decoded once, to memory
+  int blocks = 0;          // of a launch
+  int shared_tiles = 0;    // of `tiles`, whose k-blocks the blocks share out
+  int64_t row_blocks = 0;  // of a launch, 128 rows each; once: as many as the workspace holds
+};
+
+constexpr int64_t wide_row_blocks(int64_t n) { return (n + kWideRows - 1) / kWideRows; }
+
+// What a tile of so many tokens costs a block, in nanoseconds: fitted to 3 to 8 shapes (H200,
+// 2026-11-29, m 128 to 4096, within 15 %). `share`: where k-blocks are shared out.
+struct WideCost {
+  int block, start;  // a k-block; beside them
+  int block_shared, start_shared;
+};
+constexpr WideCost wide_cost(int tokens) {
+  return tokens == 128   ? WideCost{640, 3000, 660, 8000}
+         : tokens == 192 ? WideCost{740, 3000, 770, 8500}
+                         : WideCost{935, 2500, 980, 9000};
+}
+// Decoding once: a k-block, and the million weights that are written and read again.
+inline constexpr int kOnceBlockNs = 810, kOnceStartNs = 8000, kOnceMillionNs = 300;
+
+// Decoded weights of a launch that decodes once; past them the rows take several launches.
+inline constexpr int64_t kOnceBytes = int64_t{256} << 20;
+
+struct WideCard {
+  int processors;
+  int clusters;      // of two blocks that run at once; 0: none
+  uint32_t kernels;  // bit i: kWideTokens[i]
+  bool once;
+};
+
+// The shape that a model of the time finds fastest. A block has ceil(tiles / blocks) tiles, or as
+// many k-blocks as all others where they are shared out; no kernel, no tokens.
+constexpr WideShape wide_shape(const WideCard& card, int64_t n, int64_t k, int64_t m) {
+  const int64_t columns = tile_columns(k), row_blocks = wide_row_blocks(n);
+  WideShape best;
+  int64_t least = INT64_MAX;
+  const auto offer = [&](const WideShape& shape, int64_t time) {
+    if (time >= least) return;
+    least = time;
+    best = shape;
+  };
+  for (int i = 0; i < 3; ++i) {
+    const int tokens = kWideTokens[i];
+    // Not for tokens that a smaller tile would hold as well.
+    if ((card.kernels >> i & 1) == 0 || (i > 0 && m <= kWideTokens[i - 1])) continue;
+    const int64_t tiles = (m + tokens - 1) / tokens * row_blocks;
+    if (tiles * columns > INT32_MAX / 2) continue;  // walks count k-blocks by 31 bits
+    const WideCost cost = wide_cost(tokens);
+    const int64_t processors = card.processors;
+    const auto blocks = static_cast<int>(std::min(tiles, processors));
+    offer({tokens, false, blocks, 0, row_blocks},
+          (tiles + blocks - 1) / blocks * columns * cost.block + cost.start);
+    // All of them below two rounds; past that what is more than full rounds, and one round.
+    const int64_t shared = tiles < 2 * processors ? tiles : tiles % processors + processors;
+    if (tiles % processors == 0 || shared * columns * (processors + 1) > INT32_MAX) continue;
+    const auto all = static_cast<int>(std::min(tiles * columns, processors));
+    offer({tokens, false, all, static_cast<int>(shared), row_blocks},
+          (tiles * columns + all - 1) / all * cost.block_shared + cost.start_shared);
+  }
+  if (card.once && card.clusters > 0 && m > kOnceTokens) {
+    const int64_t most = std::max<int64_t>(kOnceBytes / (columns * kOnceBlockBytes), kOnceBlocks);
+    const int64_t launches = (row_blocks + most - 1) / most;
+    // An even number, so that no cluster but the last has a block without rows.
+    const int64_t each = ((row_blocks + launches - 1) / launches + 1) / kOnceBlocks * kOnceBlocks;
+    const int64_t token_tiles = (m + kOnceTokens - 1) / kOnceTokens;
+    const int64_t pairs = token_tiles * (each / kOnceBlocks);
+    const int64_t clusters = std::min<int64_t>(pairs, card.clusters);
+    const int64_t time =
+        launches * ((pairs + clusters - 1) / clusters * columns * kOnceBlockNs + kOnceStartNs) +
+        row_blocks * columns * (kWideRows * kWideColumns) / 1000 * kOnceMillionNs / 1000;
+    if (pairs <= INT32_MAX / 2)
+      offer({kOnceTokens, true, static_cast<int>(kOnceBlocks * clusters), 0, each}, time);
+  }
+  return best;
+}
+
+// Rows at multiples of 16 bytes the caller has seen to; what the tensor unit wants besides.
+constexpr bool wide_takes(const PackedView& weight) {
+  return weight.k % kTileColumns == 0 && weight.n <= INT32_MAX - kWideRows &&
+         (weight.n <= kTileRows ||
+          (weight.payload_stride_bytes >= tile_columns(weight.k) * kTileBytes &&
+           weight.payload_stride_bytes < int64_t{1} << 40));
+}
+
+// ---- what the tensor unit copies ----
+
+constexpr int64_t row_stride_bytes(int64_t elements, int64_t columns, int64_t rows) {
+  return rows > 1 ? 2 * elements : (2 * columns + 15) / 16 * 16;  // of one row any will do
+}
+
+constexpr TensorLayout encoded_layout(const PackedView& w) {
+  const int64_t bytes = tile_columns(w.k) * kTileBytes;
+  return {w.payload,
+          8,
+          bytes / 8,
+          tile_rows(w.n),
+          w.n > kTileRows ? w.payload_stride_bytes : bytes,
+          kTileBytes / 8,
+          kWideTileRows,
+          false};
+}
+// A box of x: `tokens` of 64 columns.
+constexpr TensorLayout x_layout(const GemmParams& p, int tokens) {
+  const int64_t k = p.weight.k;
+  return {p.x, 2, k, p.m, row_stride_bytes(p.x_stride, k, p.m), kWideColumns, tokens, true};
+}
+constexpr TensorLayout y_layout(const GemmParams& p) {
+  const int64_t n = p.weight.n;
+  return {p.y, 2, n, p.m, row_stride_bytes(p.y_stride, n, p.m), 64, 64, true};
+}
+
+// ---- launches ----
+
+// Sets what follows from the shape. p.gemm: of this launch.
+constexpr Grid wide_grid(const WideShape& shape, WideParams& p) {
+  p.columns = static_cast<int32_t>(tile_columns(p.gemm.weight.k));
+  p.token_tiles = (p.gemm.m + shape.tokens - 1) / shape.tokens;
+  const auto rows = static_cast<int32_t>(wide_row_blocks(p.gemm.weight.n));
+  p.tiles = p.token_tiles * (shape.once ? (rows + kOnceBlocks - 1) / kOnceBlocks : rows);
+  p.shared_tiles = shape.shared_tiles;
+  p.blocks = shape.once ? std::min(shape.blocks, kOnceBlocks * p.tiles) : shape.blocks;
+  p.gemm.splits = 1;
+  return {p.blocks, 1, kWideThreads};
+}
+
+constexpr Grid once_grid(const WideShape& shape, OnceParams& p) {
+  const Grid grid = wide_grid(shape, p.wide);
+  const int clusters = p.wide.blocks / kOnceBlocks;
+  p.row_blocks = static_cast<int32_t>(wide_row_blocks(p.wide.gemm.weight.n));
+  p.groups = (p.wide.columns + kOnceGroup - 1) / kOnceGroup;
+  p.together = std::min(p.row_blocks,
+                        kOnceBlocks * ((clusters + p.wide.token_tiles - 1) / p.wide.token_tiles));
+  return grid;
+}
+
+// Memory of a launch, as the kernel finds it behind one pointer: flags, then sums.
+constexpr size_t wide_flag_bytes(const WideShape& shape) {
+  return size_t{8} * kWideGroups * shape.blocks;  // a multiple of 16
+}
+constexpr size_t wide_sum_bytes(const WideShape& shape) {
+  return sizeof(float) * kWideRows * shape.tokens * shape.blocks;
+}
+// Counts, then decoded weights from a multiple of 128 bytes on.
+constexpr size_t once_count_bytes(const WideShape& shape, int64_t k) {
+  const int64_t groups = (tile_columns(k) + kOnceGroup - 1) / kOnceGroup;
+  return static_cast<size_t>((4 * (1 + shape.row_blocks * groups) + 127) / 128 * 128);
+}
+constexpr size_t wide_workspace_bytes(const WideShape& shape, int64_t k) {
+  if (shape.once)
+    return once_count_bytes(shape, k) +
+           static_cast<size_t>(shape.row_blocks * tile_columns(k) * kOnceBlockBytes);
+  return shape.shared_tiles > 0 ? wide_flag_bytes(shape) + wide_sum_bytes(shape) : 0;
+}
+
+constexpr int wide_shared_bytes(const WideShape& shape) {
+  return shape.once            ? OncePlan<kOnceTokens>::kSharedBytes
+         : shape.tokens == 128 ? WidePlan<wide_config(128)>::kSharedBytes
+         : shape.tokens == 192 ? WidePlan<wide_config(192)>::kSharedBytes
+                               : WidePlan<wide_config(256)>::kSharedBytes;
+}
+
+}  // namespace nf12

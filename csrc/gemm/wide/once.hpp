@@ -1,0 +1,247 @@
+// The wide kernel for so many tokens that decoding a weight again for each tile costs more than
+// writing it down: each is decoded once, to memory, by three waves of every block; the rest of the
+// block is a GEMM on what they wrote.
+//
+//   waves 0..7   two groups that multiply, 64 rows each
+//   wave 8       x, half of it a block and from there to both of a cluster; weights, 16 KiB a
+//                k-block, as soon as the count of their group says that they are there
+//   waves 9..11  decode: a job is a tile row of a group of four tile columns. Jobs are taken from a
+//                counter, in the order in which the grid wants them
+//
+//   decoded weights   [row block of 128][tile column][128 rows x 128 bytes]     pieces of 16 bytes
+//                     permuted by the row's number modulo 8, as the matrix unit reads them
+//   jobs, in order    row blocks that are worked on together: all their rows of group 0, then of
+//                     group 1, ...
+//
+// Decoding waits for nothing, so nobody waits for a block that has not started. A cluster of two
+// blocks takes two neighbouring row blocks of the same tokens.
+// 848 us for what the other kernel needs 967 for and cuBLAS 838 (H200, 2026-11-29, m 4096, 8192 x
+// 8192); without the sharing of x 862.
+//
+// Order of a sum: k-blocks ascending. Not handled: what wide_takes refuses.
+#pragma once
+#include "csrc/gemm/matrix/weights.hpp"
+#include "csrc/gemm/wide/once_plan.hpp"
+#include "csrc/gemm/wide/outputs.hpp"
+
+namespace nf12 {
+
+// ---- decoding ----
+
+struct OnceJob {
+  int block, tile_row, group;  // tile_row: of the block
+};
+NF12_DEVICE OnceJob job_of(const OnceParams& p, int ticket) {
+  const int of_group = p.together * kWideTileRows, of_chunk = of_group * p.groups;
+  const int chunk = ticket / of_chunk, in_chunk = ticket % of_chunk;
+  OnceJob job;
+  job.group = in_chunk / of_group;
+  job.block = chunk * p.together + in_chunk % of_group / kWideTileRows;
+  job.tile_row = in_chunk % kWideTileRows;
+  return job;
+}
+
+// A lane's four pieces of a decoded tile: rows l / 4 and l / 4 + 8, columns 16 (l % 4) .. + 15.
+NF12_DEVICE uint32_t decoded_piece(int i) {
+  const int lane = arch::lane();
+  const uint32_t first = lane / 4 * 128 + ((2 * (lane % 4)) ^ (lane / 4)) * 16;
+  return (first ^ i % 2 * 16) + i / 2 * 1024;
+}
+
+NF12_DEVICE void write_decoded(const LaneTile& tile, const DecodeConstants& mask, uint8_t* to) {
+  NF12_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    arch::Words<4> out;
+    decode_quad<0>(tile.signs[2 * i], tile.codes[i], mask, out.w);
+    decode_quad<1>(tile.signs[2 * i + 1], tile.codes[i], mask, out.w + 2);
+    arch::store_stream16(to + decoded_piece(i), out);
+  }
+}
+
+NF12_DEVICE void write_escapes(const PackedView& weight, const IndexWord& word, uint8_t* to) {
+  const uint32_t* quads = weight.escapes + int64_t{word.quad} * kEntriesPerQuad;
+  const int lane = arch::lane();
+  if (word.is_raw()) {
+    NF12_UNROLL
+    for (int i = 0; i < 4; ++i)
+      arch::store_stream16(
+          to + decoded_piece(i),
+          arch::load16(quads, lane / 4 * 128 + lane % 4 * 32 + i % 2 * 16 + i / 2 * 1024));
+    return;
+  }
+  NF12_NO_UNROLL
+  for (int at = lane; at < static_cast<int>(word.count); at += arch::kWave) {
+    const Escape escape = Escape::from_bits(arch::load_words<1>(quads + at).w[0]);
+    const uint32_t row = escape.position / kTileColumns, column = escape.position % kTileColumns;
+    arch::store_global2(to + row * 128 + (column / 8 ^ row % 8) * 16 + column % 8 * 2,
+                        escape.value);
+  }
+}
+
+NF12_DEVICE void decode_job(const OnceParams& p, const OnceJob& job) {
+  const PackedView& weight = p.wide.gemm.weight;
+  const DecodeConstants mask;
+  const int lane = arch::lane(), last_row = tile_rows_of(weight) - 1;
+  const int wanted = job.block * kWideTileRows + job.tile_row;
+  const int64_t row = wanted < last_row ? wanted : last_row;  // past it: rows that nobody stores
+  const int first = job.group * kOnceGroup, left = p.wide.columns - first;
+  const int count = left < kOnceGroup ? left : kOnceGroup;
+  uint8_t* to = p.decoded + (int64_t{job.block} * p.wide.columns + first) * kOnceBlockBytes +
+                job.tile_row * (kTileWeights * 2);
+  uint32_t words =
+      lane < count
+          ? arch::load_words<1>(weight.index + row * weight.index_stride + first + lane).w[0]
+          : 0;
+  LaneTile tile[kOnceGroup];
+  NF12_UNROLL
+  for (int i = 0; i < kOnceGroup; ++i)
+    tile[i] = load_tile(weight.tile(row, first + (i < count ? i : count - 1)), 16 * lane, 8 * lane);
+  if (!IndexWord::from_bits(words).is_inside(weight.quads)) words = 0;
+  NF12_UNROLL
+  for (int i = 0; i < kOnceGroup; ++i)
+    if (i < count) write_decoded(tile[i], mask, to + i * kOnceBlockBytes);
+  if (arch::ballot(words != 0) == 0) return;
+  arch::sync_wave();  // all lanes' weights are there to be written over
+  NF12_NO_UNROLL
+  for (int i = 0; i < count; ++i) {
+    const uint32_t word = arch::broadcast(words, i);
+    if (word != 0) write_escapes(weight, IndexWord::from_bits(word), to + i * kOnceBlockBytes);
+  }
+}
+
+// A whole wave. The next ticket is drawn while a job is done.
+NF12_DEVICE void decode_weights(const OnceParams& p) {
+  const int lane = arch::lane();
+  const int chunks = (p.row_blocks + p.together - 1) / p.together;
+  const int jobs = chunks * p.together * kWideTileRows * p.groups;
+  uint32_t ticket = 0;
+  if (lane == 0) ticket = arch::take_ticket(p.counts);
+  int now = static_cast<int>(arch::broadcast(ticket, 0));
+  NF12_NO_UNROLL
+  while (now < jobs) {
+    if (lane == 0) ticket = arch::take_ticket(p.counts);
+    const OnceJob job = job_of(p, now);
+    if (job.block < p.row_blocks) {
+      decode_job(p, job);
+      arch::show_to_copies_everywhere();
+      arch::sync_wave();
+      if (lane == 0) arch::count_up(p.counts + 1 + job.block * p.groups + job.group);
+    }
+    now = static_cast<int>(arch::broadcast(ticket, 0));
+  }
+}
+
+// ---- multiplying ----
+
+// Tiles of a cluster: every stride-th from its own number on.
+struct OnceTiles {
+  int rank, first, stride;
+};
+
+NF12_DEVICE int row_block_of(const OnceParams& p, int tile, int rank) {
+  return tile / p.wide.token_tiles * kOnceBlocks + rank;
+}
+
+// One lane.
+template <int tokens>
+NF12_DEVICE void copy_operands(const OnceParams& p, uint32_t shared, const OnceTiles& tiles) {
+  using Plan = OncePlan<tokens>;
+  constexpr int kOwn = tokens / kOnceBlocks;
+  WideRing<Plan::kStages> ring = {0, 1};
+  NF12_NO_UNROLL
+  for (int tile = tiles.first; tile < p.wide.tiles; tile += tiles.stride) {
+    const int token = tile % p.wide.token_tiles * tokens + tiles.rank * kOwn;
+    const int wanted = row_block_of(p, tile, tiles.rank);
+    const int block = wanted < p.row_blocks ? wanted : p.row_blocks - 1;  // of an odd number
+    const uint8_t* from = p.decoded + int64_t{block} * p.wide.columns * kOnceBlockBytes;
+    const uint32_t* counts = p.counts + 1 + block * p.groups;
+    NF12_NO_UNROLL
+    for (int column = 0; column < p.wide.columns; ++column) {
+      const uint32_t filled = shared + Plan::kFilled + 8 * ring.stage;
+      const uint32_t stage = shared + ring.stage * Plan::kStageBytes;
+      arch::wait_barrier(shared + Plan::kRead + 8 * ring.stage, ring.parity);
+      arch::expect_bytes(filled, Plan::kStageBytes);
+      arch::copy_box_to((1 << kOnceBlocks) - 1, stage + kOnceBlockBytes + tiles.rank * kOwn * 128,
+                        &p.wide.x_map, filled, column * kWideColumns, token);
+      if (column % kOnceGroup == 0) arch::await_count(counts + column / kOnceGroup, kWideTileRows);
+      arch::copy_bytes(stage, from + int64_t{column} * kOnceBlockBytes, kOnceBlockBytes, filled);
+      ring.advance();
+    }
+  }
+}
+
+template <int tokens>
+NF12_DEVICE void multiply_decoded(const OnceParams& p, uint32_t shared, const OnceTiles& tiles) {
+  using Plan = OncePlan<tokens>;
+  const int wave = arch::wave(), lane = arch::lane();
+  const WidePlace place = WidePlace::of(wave);
+  const uint64_t a = arch::operand_at(shared + place.group * Plan::kGroupBytes);
+  const uint64_t b = arch::operand_at(shared + kOnceBlockBytes);
+  const uint32_t staging = shared + Plan::kStaging + place.group * 2 * Plan::kGroupBytes;
+  float sums[tokens / 2] = {};
+  WideRing<Plan::kStages> ring = {0, 0};
+  NF12_NO_UNROLL
+  for (int tile = tiles.first; tile < p.wide.tiles; tile += tiles.stride) {
+    int before = 0;
+    NF12_NO_UNROLL
+    for (int column = 0; column < p.wide.columns; ++column) {
+      arch::wait_barrier(shared + Plan::kFilled + 8 * ring.stage, ring.parity);
+      const uint64_t at = ring.stage * (Plan::kStageBytes / 16);
+      arch::open_products();
+      NF12_UNROLL
+      for (int i = 0; i < kWideColumns / 16; ++i)
+        arch::multiply_shared(sums, a + at + i * arch::kOperandStep,
+                              b + at + i * arch::kOperandStep, i > 0 || column > 0);
+      arch::close_products();
+      arch::await_products<1>();
+      if (column > 0 && lane < kOnceBlocks)
+        arch::arrive_barrier_of(lane, shared + Plan::kRead + 8 * before);
+      before = ring.stage;
+      ring.advance();
+    }
+    const int row = row_block_of(p, tile, tiles.rank) * kWideRows + place.group * 64;
+    const WideBias bias = load_bias(p.wide.gemm, row + kTileRows * place.wave);
+    arch::await_products<0>();
+    arch::settle_sums(sums);
+    if (lane < kOnceBlocks) arch::arrive_barrier_of(lane, shared + Plan::kRead + 8 * before);
+    const WideOutput out = {
+        row, tile % p.wide.token_tiles * tokens, {staging, staging + Plan::kGroupBytes}};
+    store_outputs<tokens>(p.wide, place, out, bias, sums);
+  }
+  if (place.elected) arch::await_boxes_written();
+}
+
+template <int tokens>
+NF12_DEVICE void once_gemm(const OnceParams& p) {
+  using Plan = OncePlan<tokens>;
+  NF12_SHARED_AT_LAUNCH(uint32_t, memory, Plan::kSharedBytes / 4);
+  const uint32_t shared = (arch::shared_address(memory, 0) + Plan::kAlignment - 1) &
+                          ~static_cast<uint32_t>(Plan::kAlignment - 1);
+  const int wave = arch::wave(), lane = arch::lane();
+  const OnceTiles tiles = {arch::cluster_rank(), arch::block_x() / kOnceBlocks,
+                           p.wide.blocks / kOnceBlocks};
+  if (wave == kTokenWave && lane == 0) {
+    for (int i = 0; i < Plan::kStages; ++i) {
+      arch::open_barrier(shared + Plan::kFilled + 8 * i, 1);
+      arch::open_barrier(shared + Plan::kRead + 8 * i, kTokenWave * kOnceBlocks);
+    }
+    arch::show_barriers();
+    arch::prefetch_map(&p.wide.x_map);
+    arch::prefetch_map(&p.wide.y_map);
+  }
+  arch::sync_cluster();
+  if (wave < kTokenWave) {
+    arch::take_registers<208>();
+    multiply_decoded<tokens>(p, shared, tiles);
+  } else {
+    arch::give_registers<88>();
+    if (wave > kTokenWave)
+      decode_weights(p);
+    else if (lane == 0)
+      copy_operands<tokens>(p, shared, tiles);
+  }
+  arch::sync_wave();
+  arch::sync_cluster();  // what the other block sends and counts here finds it still there
+}
+
+}  // namespace nf12

@@ -1,0 +1,58 @@
+// The shared memory of one compiled wide kernel, and who does what in its block.
+#pragma once
+#include "csrc/format/escapes.hpp"
+#include "csrc/gemm/wide/config.hpp"
+
+namespace nf12 {
+
+// A tile of outputs: 128 rows of W x `tokens`, in steps of 64 columns ("k-blocks").
+inline constexpr int kWideRows = 128;
+inline constexpr int kWideTileRows = kWideRows / kTileRows;  // a wave decodes one of them
+inline constexpr int kWideColumns = kTileColumns;
+inline constexpr int kWideGroups = 2;  // of four waves that multiply, 64 rows each
+inline constexpr int kWideWaves = 12;  // registers go by fours of waves: the last one idles
+inline constexpr int kWideThreads = kWideWaves * arch::kWave;
+inline constexpr int kTokenWave = 8, kEncodedWave = 9, kListWave = 10;
+
+inline constexpr int kFetchedEntries =
+    32;  // of a list, one a lane; the rest of a longer one is rare
+
+template <WideConfig config>
+struct WidePlan {
+  static constexpr int kTokens = config.tokens;
+  static constexpr int kSums = kTokens / 2;  // of a lane: 64 rows x tokens over 128 lanes
+  static constexpr int kTokenStages = config.token_stages;
+  static constexpr int kEncodedStages = config.encoded_stages;
+  static constexpr int kBuffers = 3;  // decoded k-blocks of a group: multiplied, next, written
+
+  static constexpr int kRowBytes = 2 * kWideColumns;
+  static constexpr int kTokenBytes = kTokens * kRowBytes;  // of x, a k-block
+  static constexpr int kBufferBytes = kWideRows / kWideGroups * kRowBytes;
+  static constexpr int kDecodedTileBytes = kTileRows * kRowBytes;
+  // Of a stage: eight encoded tiles, the first entries of the list of each.
+  static constexpr int kListBytes = 4 * kFetchedEntries;
+  static constexpr int kLists = kWideTileRows * kTileBytes;
+  static constexpr int kEncodedBytes = kLists + kWideTileRows * kListBytes;
+
+  // In bytes from a multiple of 1,024 on, which the permuted rows need.
+  static constexpr int kTokenRing = 0;
+  static constexpr int kDecoded = kTokenRing + kTokenStages * kTokenBytes;
+  static constexpr int kEncoded = kDecoded + kWideGroups * kBuffers * kBufferBytes;
+  static constexpr int kIndexWords = kEncoded + kEncodedStages * kEncodedBytes;
+  static constexpr int kIndexBytes =
+      4 * kWideTileRows;  // of a stage; 0 where nothing is to be done
+  // Barriers, one a stage: filled, and read by all who read.
+  static constexpr int kTokensFilled = kIndexWords + kEncodedStages * kIndexBytes;
+  static constexpr int kTokensRead = kTokensFilled + 8 * kTokenStages;
+  static constexpr int kEncodedFilled = kTokensRead + 8 * kTokenStages;
+  static constexpr int kEncodedRead = kEncodedFilled + 8 * kEncodedStages;
+  static constexpr int kAlignment = 1024;
+  static constexpr int kSharedBytes = kEncodedRead + 8 * kEncodedStages + kAlignment;
+
+  static_assert(kDecoded % kAlignment == 0 && kEncoded % kAlignment == 0);
+  static_assert(kTokenBytes % kAlignment == 0 && kBufferBytes % kAlignment == 0);
+  static_assert(kEncodedBytes % 128 == 0 && kTokensFilled % 8 == 0);
+  static_assert(kSharedBytes <= 227 * 1024);
+};
+
+}  // namespace nf12

@@ -1,0 +1,72 @@
+// What a block of the wide kernel does, piece by piece. Pure: every wave walks it for itself, and
+// so does a test.
+//
+//   tiles 0 .. shared - 1    their k-blocks, in order, shared out evenly: a block takes one stretch
+//                            of them, from its end to its begin
+//   the rest                 whole ones, every p.blocks-th
+//
+//   k-blocks   | tile 0          | tile 1          | tile 2          |
+//   blocks     | 0         | 1         | 2         | 3          | ..
+//                                                     1 begins with what 2 needs of tile 1
+//
+// The block with the last k-block of a tile owns it and adds up the others' sums. It needs those of
+// blocks with lower numbers only, and each of these leaves them first of all: nobody waits for a
+// block that has not started, as long as blocks start in order.
+#pragma once
+#include "csrc/gemm/wide/params.hpp"
+
+namespace nf12 {
+
+struct WideWalk {
+  int begin, cursor;  // of the stretch: k-blocks that are left
+  int whole;          // the next whole tile
+  int tiles, columns, blocks;
+  int tile, first, last;  // the piece: k-blocks [first, last) of a tile
+
+  NF12_INLINE static constexpr WideWalk of(const WideParams& p, int block) {
+    const int shared = p.shared_tiles * p.columns;
+    WideWalk walk = {};
+    walk.begin = start_of(shared, block, p.blocks);
+    walk.cursor = start_of(shared, block + 1, p.blocks);
+    walk.whole = p.shared_tiles + block;
+    walk.tiles = p.tiles;
+    walk.columns = p.columns;
+    walk.blocks = p.blocks;
+    return walk;
+  }
+
+  // The first k-block of a block's stretch; shared * (blocks + 1) fits 31 bits.
+  NF12_INLINE static constexpr int start_of(int shared, int block, int blocks) {
+    return shared * block / blocks;
+  }
+  // The block that has a shared k-block, at most `block`.
+  NF12_INLINE static constexpr int block_of(int shared, int unit, int block, int blocks) {
+    while (start_of(shared, block, blocks) > unit) --block;
+    return block;
+  }
+
+  // K-blocks of all pieces.
+  NF12_INLINE constexpr int total() const {
+    const int left = whole < tiles ? (tiles - whole + blocks - 1) / blocks : 0;
+    return cursor - begin + left * columns;
+  }
+
+  NF12_INLINE constexpr bool next() {
+    if (cursor > begin) {
+      tile = (cursor - 1) / columns;
+      const int low = tile * columns;
+      first = begin > low ? begin - low : 0;
+      last = cursor - low;
+      cursor = low + first;
+      return true;
+    }
+    if (whole >= tiles) return false;
+    tile = whole;
+    first = 0;
+    last = columns;
+    whole += blocks;
+    return true;
+  }
+};
+
+}  // namespace nf12

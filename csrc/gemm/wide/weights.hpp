@@ -1,0 +1,133 @@
+// A wave's 16 rows of every k-block: from the encoded ring through registers to the buffer that its
+// group multiplies from, escapes on top.
+//
+//   a buffer of a group, 64 rows x 64 columns, the A operand
+//
+//     row 16 w + r of wave w:   128 bytes, eight pieces of 16 bytes (8 columns)
+//     piece c lies at           c ^ (r % 8)           no two of the eight rows that lanes store at
+//                                                     once, or the matrix unit reads, share a bank
+//
+//   lane l decodes rows l / 4 and l / 4 + 8, columns 16 (l % 4) .. + 15: pieces 2 (l % 4) and + 1
+#pragma once
+#include "csrc/format/decode_registers.hpp"
+#include "csrc/gemm/matrix/weights.hpp"
+#include "csrc/gemm/wide/copies.hpp"
+
+namespace nf12 {
+
+template <WideConfig config>
+struct WideDecoder {
+  uint32_t shared;
+  uint32_t rows;   // the wave's rows in the first buffer of its group
+  uint32_t piece;  // the lane's first piece there
+  int wave;        // of the block: which tile of a stage
+  WideRing<WidePlan<config>::kEncodedStages> ring;
+  int into;        // the buffer that is written next
+  LaneTile tile;   // the next one, encoded
+  uint32_t word;   // its index word
+  uint32_t entry;  // entry lane() of its list
+
+  NF12_DEVICE static WideDecoder of(uint32_t shared, int wave) {
+    using Plan = WidePlan<config>;
+    const int lane = arch::lane(), group = wave / arch::kGroupWaves;
+    WideDecoder d = {};
+    d.shared = shared;
+    d.rows = shared + Plan::kDecoded + group * Plan::kBuffers * Plan::kBufferBytes +
+             wave % arch::kGroupWaves * Plan::kDecodedTileBytes;
+    d.piece = d.rows + lane / 4 * Plan::kRowBytes + ((2 * (lane % 4)) ^ (lane / 4)) * 16;
+    d.wave = wave;
+    return d;
+  }
+};
+
+// Of the four pieces of a lane, whose first lies at `first`.
+template <int i>
+NF12_DEVICE uint32_t piece_at(uint32_t first) {
+  return (first ^ i % 2 * 16) + i / 2 * 8 * (2 * kWideColumns);
+}
+
+template <WideConfig config>
+NF12_DEVICE void read_encoded(WideDecoder<config>& d) {
+  using Plan = WidePlan<config>;
+  const int lane = arch::lane();
+  const uint32_t stage = d.shared + Plan::kEncoded + d.ring.stage * Plan::kEncodedBytes;
+  const uint32_t tile = stage + d.wave * kTileBytes;
+  arch::wait_barrier(d.shared + Plan::kEncodedFilled + 8 * d.ring.stage, d.ring.parity);
+  NF12_UNROLL
+  for (int run = 0; run < 2; ++run) {
+    const arch::Words<4> signs = arch::load_shared16(tile + kCodesOffset / 2 * run + 16 * lane);
+    const arch::Words<2> codes =
+        arch::load_shared8(tile + kCodesOffset + kCodesOffset / 4 * run + 8 * lane);
+    NF12_UNROLL
+    for (int i = 0; i < 4; ++i) d.tile.signs[4 * run + i] = signs.w[i];
+    d.tile.codes[2 * run] = codes.w[0];
+    d.tile.codes[2 * run + 1] = codes.w[1];
+  }
+  d.word = arch::load_shared4(d.shared + Plan::kIndexWords + d.ring.stage * Plan::kIndexBytes +
+                              4 * d.wave);
+  d.entry = arch::load_shared4(stage + Plan::kLists + d.wave * Plan::kListBytes + 4 * lane);
+}
+
+// Eight columns, in their place in the buffer that is written: i 0 and 1 of the upper row, 2 and 3
+// of the lower.
+template <int i, WideConfig config>
+NF12_DEVICE void decode_piece(const DecodeConstants& mask, const WideDecoder<config>& d) {
+  using Plan = WidePlan<config>;
+  arch::Words<4> out;
+  decode_quad<0>(d.tile.signs[2 * i], d.tile.codes[i], mask, out.w);
+  decode_quad<1>(d.tile.signs[2 * i + 1], d.tile.codes[i], mask, out.w + 2);
+  arch::store_shared16(piece_at<i>(d.piece + d.into * Plan::kBufferBytes), out);
+}
+
+NF12_DEVICE void put_escape(uint32_t rows, uint32_t entry_bits) {
+  const Escape escape = Escape::from_bits(entry_bits);
+  const uint32_t row = escape.position / kTileColumns, column = escape.position % kTileColumns;
+  arch::store_shared2(rows + row * 128 + (column / 8 ^ row % 8) * 16 + column % 8 * 2,
+                      escape.value);
+}
+
+// A raw tile, or a list that is longer than what was fetched.
+template <WideConfig config>
+NF12_DEVICE void patch_far(const PackedView& weight, const WideDecoder<config>& d, uint32_t rows) {
+  using Plan = WidePlan<config>;
+  const IndexWord word = IndexWord::from_bits(d.word);
+  const uint32_t* quads = weight.escapes + int64_t{word.quad} * kEntriesPerQuad;
+  const int lane = arch::lane();
+  if (!word.is_raw()) {
+    put_escape(rows, d.entry);
+    if (lane + kFetchedEntries < static_cast<int>(word.count))
+      put_escape(rows, arch::load_words<1>(quads + lane + kFetchedEntries).w[0]);
+    return;
+  }
+  const uint32_t first = d.piece + d.into * Plan::kBufferBytes;
+  const uint32_t from = lane / 4 * Plan::kRowBytes + lane % 4 * 32;
+  arch::store_shared16(piece_at<0>(first), arch::load16(quads, from));
+  arch::store_shared16(piece_at<1>(first), arch::load16(quads, from + 16));
+  arch::store_shared16(piece_at<2>(first), arch::load16(quads, from + 8 * Plan::kRowBytes));
+  arch::store_shared16(piece_at<3>(first), arch::load16(quads, from + 8 * Plan::kRowBytes + 16));
+}
+
+// Puts in the escapes of the tile just stored and passes it on; reads the next one. In this order:
+// the fence waits for every load before it, and a read in front of it costs 15 % (H200,
+// 2026-11-29).
+template <WideConfig config>
+NF12_DEVICE void finish_decoded(const PackedView& weight, WideDecoder<config>& d, bool more) {
+  using Plan = WidePlan<config>;
+  if (d.word != 0) {
+    const uint32_t rows = d.rows + d.into * Plan::kBufferBytes;
+    const int count = static_cast<int>(IndexWord::from_bits(d.word).count);
+    arch::sync_wave();  // all lanes' weights are there to be written over
+    if (count > kFetchedEntries)
+      patch_far(weight, d, rows);
+    else if (arch::lane() < count)
+      put_escape(rows, d.entry);
+  }
+  arch::show_to_copies();
+  arch::sync_wave();
+  if (arch::lane() == 0) arch::arrive_barrier(d.shared + Plan::kEncodedRead + 8 * d.ring.stage);
+  d.ring.advance();
+  if (++d.into == Plan::kBuffers) d.into = 0;
+  if (more) read_encoded(d);
+}
+
+}  // namespace nf12
