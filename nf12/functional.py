@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 BITS = 12
 AUTO_KERNEL = "auto"
-_ONLY_CUDA = ("stream", "cluster")  # of the GPU kernels
+_ONLY_CUDA = ("stream", "cluster", "wide")  # of the GPU kernels
 _CASTABLE = (torch.float16, torch.float32)
 
 
@@ -293,8 +293,8 @@ class Selection:
 
 def kernels(backend: Backend | str) -> tuple[str, ...]:
     """Names of the gemm kernels of a backend: the levels of a CPU (least first, also those that
-    this processor lacks), fused, stream and cluster (cuda alone), matrix and buffered of a GPU,
-    none of torch."""
+    this processor lacks), fused, stream, cluster and wide (cuda alone), matrix and buffered of a
+    GPU, none of torch."""
     backend = Backend(backend)
     if backend is Backend.CPU:
         return tuple(introspection().cpu_levels())

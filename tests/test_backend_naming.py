@@ -135,7 +135,7 @@ class FakeMachine:
         return self.problems.get(index)
 
     def gpu_kernels(self) -> list[str]:
-        return ["fused", "stream", "cluster", "matrix", "buffered"]
+        return ["fused", "stream", "cluster", "wide", "matrix", "buffered"]
 
     def select_gpu(self, *arguments: int) -> dict[str, Any]:
         self.selected.append(arguments)
@@ -243,7 +243,7 @@ def test_select_asks_for_the_gpu_it_is_given(machine: FakeMachine) -> None:
 def test_kernels_by_backend(machine: FakeMachine) -> None:
     machine(ROCM, ["gfx1201"], RDNA4)
     assert nf12.kernels("hip") == ("fused", "matrix", "buffered")
-    assert nf12.kernels("cuda") == ("fused", "stream", "cluster", "matrix", "buffered")
+    assert nf12.kernels("cuda") == ("fused", "stream", "cluster", "wide", "matrix", "buffered")
     assert list(nf12.kernels("cpu")) == nf12.info()["cpu"]["levels"]
     assert nf12.kernels("torch") == ()
 

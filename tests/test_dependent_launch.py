@@ -58,7 +58,8 @@ def faults(*code: str) -> list[str]:
 
 HARMLESS = [
     "S2R R0, SR_TID.X", "LDC.64 R2, c[0x0][0x210]", "IMAD R1, R0, c[0x0][0x218], RZ",
-    "@!P0 CCTL.E.PF2 [R2]", "UBLKPF [UR4], UR6", "UTMACCTL.PF [UR4]", "STS [R4], R5", "SYNCS.EXCH.64 URZ, [UR4], UR6",
+    "@!P0 CCTL.E.PF2 [R2]", "UBLKPF [UR4], UR6", "UTMACCTL.PF [UR4]", "STS [R4], R5",
+    "SYNCS.EXCH.64 URZ, [UR4], UR6",
 ]  # fmt: skip
 
 
@@ -72,7 +73,8 @@ def test_what_may_stand_before_the_wait() -> None:
         "LDG.E R0, desc[UR4][R2.64]", "@P1 STG.E.U16 desc[UR4][R2.64], R0", "LD.E R0, [R2]",
         "ST.E [R2], R0", "RED.E.ADD [R2], R0", "ATOMG.E.ADD PT, R0, [R2], R1",
         "LDGSTS.E.BYPASS.128 [R4], [R2.64]", "UBLKCP.S.G [UR4], [UR6], UR8",
-        "UTMALDG.2D [UR4], [UR6]", "CCTL.IVALL.E [R2]", "UTMACCTL.IV [UR4]", "WHATEVER.NEW R0, [R2]",
+        "UTMALDG.2D [UR4], [UR6]", "CCTL.IVALL.E [R2]", "UTMACCTL.IV [UR4]",
+        "WHATEVER.NEW R0, [R2]",
     ],
 )  # fmt: skip
 def test_an_access_before_the_wait(access: str) -> None:

@@ -94,11 +94,15 @@ def test_gemm_of_every_shape(k: int) -> None:
             assert_gemm_close(multiply(x, packed), x, weight, what=f"n {n} m {m}")
 
 
+def has_wide() -> bool:
+    return torch.version.hip is None and torch.cuda.get_device_capability(DEVICE) == (9, 0)
+
+
 @pytest.mark.parametrize("path", _C.gpu_kernels())
 def test_gemm_by_every_path(path: str) -> None:
-    other = "fused" if torch.version.hip is None else "stream"
-    if path == other:
-        pytest.skip(f"this version has no {other} kernels for these GPUs")
+    others = ("fused",) if torch.version.hip is None else ("stream", "cluster", "wide")
+    if path in others or (path == "wide" and not has_wide()):
+        pytest.skip(f"this version has no {path} kernels for these GPUs")
     for n, k in ((200, 1024), (4096, 4096)):
         weight = realistic_weights(n, k, tile_share=0.5)
         packed = pack(weight)
@@ -109,14 +113,66 @@ def test_gemm_by_every_path(path: str) -> None:
             assert_gemm_close(y, x, weight, what=f"n {n} k {k} m {m}")
 
 
-def test_a_chain_of_calls_with_and_without_dependent_launch() -> None:
+# Where the wide path changes its tile, shares tiles out, and decodes once.
+WIDE_TOKENS = (65, 127, 128, 129, 192, 193, 256, 257, 300, 511, 1024, 2048)
+
+
+@pytest.mark.parametrize("bias", (True, False), ids=("bias", "no bias"))
+@pytest.mark.parametrize(("n", "k"), ((264, 640), (4096, 1024), (2000, 4096)))
+def test_wide_takes_rows_at_multiples_of_16_bytes(n: int, k: int, bias: bool) -> None:
+    """Strided x and y; what lies between the rows of y stays."""
+    if not has_wide():
+        pytest.skip("the wide kernels are for sm_90a alone")
+    weight, added = realistic_weights(n, k, tile_share=0.5), activations(n, seed=2)
+    packed = pack(weight)
+    for m in WIDE_TOKENS:
+        x = activations(m, k)
+        wider = torch.full((m, k + 24), 7.0, dtype=x.dtype, device=DEVICE)
+        wider[:, 8 : k + 8] = x.to(DEVICE)
+        out = torch.full((m, n + 16), 7.0, dtype=x.dtype, device=DEVICE)
+        with nf12.use_kernel("wide"):
+            ops.gemm.out(
+                wider[:, 8 : k + 8], *packed, added.to(DEVICE) if bias else None, out=out[:, 8:-8]
+            )
+        assert_gemm_close(out[:, 8:-8].cpu(), x, weight, added if bias else None, f"m {m}")
+        assert bool((out[:, :8] == 7).all() & (out[:, -8:] == 7).all()), f"m {m}"
+
+
+def test_wide_on_slices_of_a_weight() -> None:
+    """Rows and tile columns of a packed weight, as views of its memory."""
+    if not has_wide():
+        pytest.skip("the wide kernels are for sm_90a alone")
+    weight = realistic_weights(1024, 2048, tile_share=0.5)
+    payload, index, escapes, _, _, base = pack(weight)
+    part = (payload[2:34, 3:20], index[2:34, 3:20], escapes, 512, 17 * 64, base)
+    for m in (70, 300, 2048):
+        x = activations(m, 17 * 64)
+        with nf12.use_kernel("wide"):
+            y = ops.gemm(x.to(DEVICE), *part).cpu()
+        assert_gemm_close(y, x, weight[32:544, 192 : 192 + 17 * 64], what=f"m {m}")
+
+
+def test_wide_says_what_it_does_not_take() -> None:
+    if not has_wide():
+        pytest.skip("the wide kernels are for sm_90a alone")
+    for n, k, why in (
+        (64, 100, "in_features a multiple of 64"),
+        (37, 128, "multiples of 16 bytes"),
+    ):
+        x = activations(100, k).to(DEVICE)
+        with nf12.use_kernel("wide"), pytest.raises(RuntimeError, match=why):
+            ops.gemm(x, *pack(realistic_weights(n, k)))
+
+
+@pytest.mark.parametrize("m", (4, 100, 300, 2048))
+def test_a_chain_of_calls_with_and_without_dependent_launch(m: int) -> None:
     """Each call reads what the one before wrote, with nothing between them, in a graph as well."""
     packed = pack(realistic_weights(1024, 1024, tile_share=0.5))
     results = []
     for allowed in (True, False):
         _C.set_dependent_launch(allowed)
         try:
-            x = activations(4, 1024).to(DEVICE)
+            x = activations(m, 1024).to(DEVICE)
             graph = torch.cuda.CUDAGraph()
             ops.gemm(x, *packed)
             with torch.cuda.graph(graph):
@@ -144,11 +200,29 @@ def test_buffered_slices_round_once(m: int) -> None:
 
 def test_equal_calls_give_equal_bits() -> None:
     packed = pack(realistic_weights(64, 8192))
-    for m in (1, 16, 64):
+    for m in (1, 16, 64, 100, 300, 2048):
         x = activations(m, 8192).to(DEVICE)
         first = ops.gemm(x, *packed)
         for _ in range(20):
             assert_bits_equal(ops.gemm(x, *packed), first)
+
+
+def test_streams_at_once() -> None:
+    """Launches whose blocks wait for each other, side by side on one GPU."""
+    weight = realistic_weights(4096, 4096)
+    packed, x = pack(weight), activations(128, 4096)
+    on_gpu = x.to(DEVICE)
+    wanted = ops.gemm(on_gpu, *packed)
+    streams = [torch.cuda.Stream(DEVICE) for _ in range(4)]
+    results = []
+    torch.cuda.synchronize(DEVICE)
+    for _ in range(25):
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                results.append(ops.gemm(on_gpu, *packed))
+    torch.cuda.synchronize(DEVICE)
+    for y in results:
+        assert_bits_equal(y, wanted)
 
 
 @pytest.mark.parametrize("lead", ((), (3,)))

@@ -533,7 +533,7 @@ def test_select_fills_the_gpu_it_is_asked_about(gpus: StandIn) -> None:
 
 
 def test_names_of_kernels(gpu: StandIn) -> None:
-    assert _C.gpu_kernels() == ["fused", "stream", "cluster", "matrix", "buffered"]
+    assert _C.gpu_kernels() == ["fused", "stream", "cluster", "wide", "matrix", "buffered"]
     packed, x = pack(realistic_weights(32, 64)), activations(16, 64)
     gpu.calls()
     for name in ("fused", "matrix", "buffered"):

@@ -4,6 +4,7 @@
 //   fused      a kernel per token count, for few tokens: each weight decoded once, no matrix unit
 //   stream     matrix instructions for few tokens, one block a multiprocessor (NVIDIA)
 //   cluster    the same for up to 64 tokens a launch, clusters of blocks that split k (NVIDIA)
+//   wide       matrix instructions on shared memory, 128 to 256 tokens a tile (sm_90a)
 //   matrix     matrix instructions, 16 to 128 tokens a block
 //   buffered   the weight unpacked slice by slice, each multiplied by torch's own matmul
 #pragma once
@@ -17,13 +18,14 @@
 #include "csrc/gemm/matrix/launch.hpp"
 #include "csrc/gemm/stream/instances/configs.hpp"
 #include "csrc/gemm/stream/launch.hpp"
+#include "csrc/gemm/wide/launch.hpp"
 
 namespace nf12 {
 
-enum class GemmPath : int { kFused, kStream, kCluster, kMatrix, kBuffered };
-inline constexpr int kGemmPaths = 5;
-inline constexpr const char* kGemmPathNames[kGemmPaths] = {"fused", "stream", "cluster", "matrix",
-                                                           "buffered"};
+enum class GemmPath : int { kFused, kStream, kCluster, kWide, kMatrix, kBuffered };
+inline constexpr int kGemmPaths = 6;
+inline constexpr const char* kGemmPathNames[kGemmPaths] = {"fused", "stream", "cluster",
+                                                           "wide",  "matrix", "buffered"};
 constexpr const char* name_of(GemmPath path) { return kGemmPathNames[static_cast<int>(path)]; }
 
 // Of a row of the grid: AMD's launches count threads, not blocks, by 32 bits.
@@ -38,11 +40,12 @@ struct GemmTraits {
   int64_t fused_below;    // fewer tokens are fused
   int64_t stream_below;   // of the others, fewer are streamed
   int64_t cluster_below;  // of the others, fewer go to clusters
+  int64_t wide_from;      // as many or more are wide, where it takes them
   int64_t buffered_from;  // as many or more are buffered
   // What the code objects hold and the GPU can run: bit t - 1 for t tokens, bit i for
-  // kMatrixTokens[i] and kClusterTokens[i].
-  uint32_t fused, matrix, cluster;
-  bool stream;
+  // kMatrixTokens[i], kClusterTokens[i] and kWideTokens[i].
+  uint32_t fused, matrix, cluster, wide;
+  bool stream, once;     // once: the wide form that decodes every weight once
   bool combine, unpack;  // a split launch needs the one, the buffered path the other
   ClusterCounts clusters;
   int shared_bytes;  // that a launch may give a block
@@ -61,11 +64,14 @@ constexpr GemmTraits rdna4_traits(int processors) {
           .fused_below = 16,
           .stream_below = 0,
           .cluster_below = 0,
+          .wide_from = INT64_MAX,
           .buffered_from = 1024,
           .fused = 0,
           .matrix = 0,
           .cluster = 0,
+          .wide = 0,
           .stream = false,
+          .once = false,
           .combine = false,
           .unpack = false,
           .clusters = {},
@@ -77,21 +83,25 @@ constexpr GemmTraits rdna4_traits(int processors) {
 //   tokens      1     16     32     64    128    256    512   1024   4096
 //   stream   1.33   1.23
 //   cluster         1.14   1.03   0.81
+//   wide                                 0.71   0.68   0.77   0.80   0.97
 //   matrix                 0.6    0.45   0.24
 //   buffered                                    0.38   0.51   0.64   0.88
-// Two launches of the cluster kernel take less than one of the matrix kernel, three about as long
-// as the buffered path, whose unpacking costs the same whatever m is.
+// Where wide is not to be had: two launches of the cluster kernel take less than one of the matrix
+// kernel, three about as long as the buffered path, whose unpacking costs the same whatever m is.
 constexpr GemmTraits nvidia_traits(int processors) {
   return {.wanted_blocks = 4 * processors,
           .processors = processors,
           .fused_below = 0,
           .stream_below = 17,
           .cluster_below = 193,
+          .wide_from = 65,
           .buffered_from = 193,
           .fused = 0,
           .matrix = 0,
           .cluster = 0,
+          .wide = 0,
           .stream = false,
+          .once = false,
           .combine = false,
           .unpack = false,
           .clusters = {},
@@ -105,16 +115,18 @@ struct GemmProblem {
   int64_t x_stride;  // elements
   bool bias = false;
   bool x_is_aligned = true;  // rows of x start at multiples of 16 bytes
+  bool y_is_aligned = true;  // and those of y
 };
 
 // A path with its blocks, or why the path cannot take a problem.
 struct GemmChoice {
   GemmPath path;
   int tokens = 0;  // of a block: which compiled kernel; buffered: none
-  int splits = 0;  // of k, asked of fused_grid and matrix_grid
+  int splits = 0;  // of k, asked of fused_grid and matrix_grid; wide: 2 where blocks share tiles
   const char* refusal = nullptr;
   int64_t passes = 1;       // cluster: launches, which share out the tokens evenly
   ClusterShape shape = {};  // of each
+  WideShape wide = {};
 
   constexpr explicit operator bool() const { return refusal == nullptr; }
 };
@@ -177,6 +189,30 @@ constexpr GemmChoice cluster_choice(const GemmTraits& traits, const GemmProblem&
   return choice;
 }
 
+constexpr GemmChoice wide_choice(const GemmTraits& traits, const GemmProblem& problem) {
+  GemmChoice choice = {.path = GemmPath::kWide};
+  const PackedView& weight = problem.weight;
+  if (traits.wide == 0)
+    choice.refusal = "is not built for this GPU";
+  else if (!problem.x_is_aligned || !problem.y_is_aligned)
+    choice.refusal = "needs rows of x and of the result at multiples of 16 bytes";
+  else if (problem.m > 1 && problem.x_stride < weight.k)
+    choice.refusal = "needs rows of x that do not overlap";
+  else if (weight.k % kTileColumns != 0)
+    choice.refusal = "needs in_features a multiple of 64";
+  else if (!wide_takes(weight))
+    choice.refusal = "cannot reach tile rows this far apart";
+  else if (problem.m > INT32_MAX / 2)
+    choice.refusal = "has no grid for so many outputs";
+  if (!choice) return choice;
+  const WideCard card = {traits.processors, traits.clusters[kOnceBlocks], traits.wide, traits.once};
+  choice.wide = wide_shape(card, weight.n, weight.k, problem.m);
+  choice.tokens = choice.wide.tokens;
+  choice.splits = choice.wide.shared_tiles > 0 ? 2 : 1;
+  if (choice.tokens == 0) choice.refusal = "has no grid for so many outputs";
+  return choice;
+}
+
 // The smallest block that takes all tokens; the largest there is, several times, past that.
 constexpr GemmChoice matrix_choice(const GemmTraits& traits, const GemmProblem& problem) {
   GemmChoice choice = {.path = GemmPath::kMatrix, .refusal = "is not built for this GPU"};
@@ -218,6 +254,7 @@ constexpr GemmChoice choice_of(GemmPath path, const GemmTraits& traits,
   return path == GemmPath::kFused     ? fused_choice(traits, problem)
          : path == GemmPath::kStream  ? stream_choice(traits, problem)
          : path == GemmPath::kCluster ? cluster_choice(traits, problem)
+         : path == GemmPath::kWide    ? wide_choice(traits, problem)
          : path == GemmPath::kMatrix  ? matrix_choice(traits, problem)
                                       : buffered_choice(traits, problem);
 }
@@ -225,6 +262,8 @@ constexpr GemmChoice choice_of(GemmPath path, const GemmTraits& traits,
 // m >= 1. A path that cannot take the problem leaves it to the next one that can; refused only if
 // none does.
 constexpr GemmChoice select_gemm(const GemmTraits& traits, const GemmProblem& problem) {
+  if (problem.m >= traits.wide_from)
+    if (const GemmChoice choice = wide_choice(traits, problem)) return choice;
   const GemmPath first = problem.m < traits.fused_below     ? GemmPath::kFused
                          : problem.m < traits.stream_below  ? GemmPath::kStream
                          : problem.m < traits.cluster_below ? GemmPath::kCluster

@@ -1,9 +1,12 @@
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <random>
 
 #include "csrc/format/scale.hpp"
 #include "csrc/gemm/stream/plan.hpp"
 #include "csrc/gpu/gpu.hpp"
+#include "csrc/unpack/launch.hpp"
 
 namespace nf12::gpu {
 
@@ -32,6 +35,14 @@ GemmTraits traits_of(const Device& device) {
                      stream_shared_bytes(tokens) <= device.shared_bytes();
   for (int i = 0; i < 4; ++i)
     traits.cluster |= uint32_t{device.has(runtime::cluster_kernel(kClusterTokens[i]))} << i;
+  for (int i = 0; i < 3; ++i) {
+    const WideShape shape = {.tokens = kWideTokens[i]};
+    traits.wide |= uint32_t{device.has(runtime::wide_kernel(shape.tokens)) &&
+                            wide_shared_bytes(shape) <= device.shared_bytes()}
+                   << i;
+  }
+  traits.once = device.has(Kernel::gemm_once_t256) &&
+                OncePlan<kOnceTokens>::kSharedBytes <= device.shared_bytes();
   traits.clusters[1] = processors;
   for (int blocks = 2; blocks <= kMostClusterBlocks; ++blocks)
     traits.clusters[blocks] = device.clusters(blocks);
@@ -41,6 +52,70 @@ GemmTraits traits_of(const Device& device) {
   for (const int alignment : {16, 4, 2})
     traits.unpack &= device.has(runtime::unpack_kernel(alignment));
   return traits;
+}
+
+TensorMap map_of(const Device& device, const TensorLayout& layout) {
+  TensorMap map;
+  device.encode_tensor_map(&map, {.base = layout.base,
+                                  .element_bytes = layout.element_bytes,
+                                  .columns = layout.columns,
+                                  .rows = layout.rows,
+                                  .row_stride_bytes = layout.row_stride_bytes,
+                                  .box_columns = layout.box_columns,
+                                  .box_rows = layout.box_rows,
+                                  .swizzled = layout.permuted});
+  return map;
+}
+
+// A word that memory from torch's allocator does not hold: whatever it was used for, no other
+// launch of this process has it, and ours take theirs back. So flags need no zeros beforehand,
+// which would be a node of their own between two kernels. By splitmix64, from a seed of chance.
+uint64_t new_flag() {
+  static std::atomic<uint64_t> state = [] {
+    std::random_device chance;
+    return uint64_t{chance()} << 32 | chance();
+  }();
+  uint64_t z = state.fetch_add(0x9E3779B97F4A7C15u, std::memory_order_relaxed);
+  z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+  return (z ^ z >> 31) | 1;  // never 0
+}
+
+void launch_wide(Queue& queue, const GemmLaunch& launch, char* workspace) {
+  WideParams p = launch.params.wide;
+  const Device& device = queue.device();
+  if (p.shared_tiles > 0) {
+    p.flag = new_flag();
+    p.flags = reinterpret_cast<uint64_t*>(workspace);
+    p.gemm.partials = reinterpret_cast<float*>(workspace + wide_flag_bytes(launch.wide));
+  }
+  p.encoded_map = map_of(device, encoded_layout(p.gemm.weight));
+  p.x_map = map_of(device, x_layout(p.gemm, launch.wide.tokens));
+  p.y_map = map_of(device, y_layout(p.gemm));
+  queue.launch_dependent(launch.kernel, launch.grid.x, 1, launch.grid.threads, launch.shared_bytes,
+                         p);
+}
+
+// As many rows as the workspace holds, launch after launch.
+void launch_once(Queue& queue, const GemmLaunch& launch, char* workspace) {
+  const GemmParams all = launch.params.gemm;
+  const Device& device = queue.device();
+  const int64_t count_bytes = once_count_bytes(launch.wide, all.weight.k);
+  for (int64_t block = 0; block < wide_row_blocks(all.weight.n); block += launch.wide.row_blocks) {
+    OnceParams p = launch.params.once;
+    GemmParams& gemm = p.wide.gemm;
+    gemm.weight =
+        slice_tile_rows(all.weight, block * kWideTileRows, launch.wide.row_blocks * kWideTileRows);
+    gemm.y = all.y + block * kWideRows;
+    gemm.bias = all.bias != nullptr ? all.bias + block * kWideRows : nullptr;
+    p.counts = reinterpret_cast<uint32_t*>(workspace);
+    p.decoded = reinterpret_cast<uint8_t*>(workspace + count_bytes);
+    const Grid grid = once_grid(launch.wide, p);
+    p.wide.x_map = map_of(device, x_layout(gemm, launch.wide.tokens / kOnceBlocks));
+    p.wide.y_map = map_of(device, y_layout(gemm));
+    queue.zero(p.counts, count_bytes);
+    queue.launch_cluster(launch.kernel, grid.x, kOnceBlocks, grid.threads, launch.shared_bytes, p);
+  }
 }
 
 }  // namespace
@@ -85,6 +160,13 @@ GemmLaunch plan_gemm(const GemmArgs& args, const GemmChoice& choice, const GemmT
     launch.shared_bytes =
         std::max(cluster_shared_bytes(choice.tokens, choice.shape), traits.shared_bytes / 2 + 1024);
     return launch;
+  } else if (choice.path == GemmPath::kWide) {
+    launch.wide = choice.wide;
+    launch.kernel = choice.wide.once ? Kernel::gemm_once_t256 : runtime::wide_kernel(choice.tokens);
+    launch.grid = wide_grid(choice.wide, launch.params.wide);
+    launch.shared_bytes = wide_shared_bytes(choice.wide);
+    launch.workspace_bytes = wide_workspace_bytes(choice.wide, args.w.k);
+    return launch;
   } else {
     launch.kernel = runtime::matrix_kernel(choice.tokens);
     launch.grid = matrix_grid(matrix_config(choice.tokens), p, choice.splits);
@@ -94,6 +176,8 @@ GemmLaunch plan_gemm(const GemmArgs& args, const GemmChoice& choice, const GemmT
 }
 
 void gemm(Queue& queue, const GemmLaunch& launch, void* workspace) {
+  if (launch.wide.once) return launch_once(queue, launch, static_cast<char*>(workspace));
+  if (launch.wide.tokens > 0) return launch_wide(queue, launch, static_cast<char*>(workspace));
   if (launch.shared_bytes > 0) {
     auto params = launch.params;
     GemmParams& p = params.gemm;

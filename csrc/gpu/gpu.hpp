@@ -42,8 +42,11 @@ struct GemmLaunch {
     GemmParams gemm;
     StreamParams stream;    // a gemm, and more
     ClusterParams cluster;  // likewise
+    WideParams wide;
+    OnceParams once;  // a wide, and more
   } params;
-  int shared_bytes;  // stream, cluster; else 0
+  WideShape wide;    // wide; else no tokens
+  int shared_bytes;  // stream, cluster, wide; else 0
   int64_t tokens;    // of all launches; of each, as many as its params say
   size_t workspace_bytes;
 };

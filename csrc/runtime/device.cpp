@@ -12,10 +12,13 @@
 namespace nf12::runtime {
 namespace {
 
-constexpr int kCudaMostSharedBytes = 8;      // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-constexpr int kCudaClusterDimension = 4;     // CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-constexpr int kCudaDependentLaunch = 6;      // ..._PROGRAMMATIC_STREAM_SERIALIZATION
-constexpr const char* kNvidiaTarget = "sm";  // one fatbin for all of them
+constexpr int kCudaMostSharedBytes = 8;        // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+constexpr int kCudaClusterDimension = 4;       // CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+constexpr int kCudaDependentLaunch = 6;        // ..._PROGRAMMATIC_STREAM_SERIALIZATION
+constexpr int kCudaBf16 = 9, kCudaUint64 = 4;  // CU_TENSOR_MAP_DATA_TYPE_*
+constexpr int kCudaSwizzle128 = 3;             // CU_TENSOR_MAP_SWIZZLE_128B
+constexpr int kCudaPromotion256 = 3;           // CU_TENSOR_MAP_L2_PROMOTION_L2_256B
+constexpr const char* kNvidiaTarget = "sm";    // one fatbin for all of them
 
 // Modules cannot be loaded in a thread that captures a stream unless it says that it knows what it
 // does; loading touches no captured work.
@@ -156,6 +159,19 @@ bool Device::load_module(const CodeObject& object) {
   return true;
 }
 
+void Device::encode_tensor_map(void* map, const TensorBoxes& boxes) const {
+  const uint64_t sizes[] = {static_cast<uint64_t>(boxes.columns),
+                            static_cast<uint64_t>(boxes.rows)};
+  const uint64_t strides[] = {static_cast<uint64_t>(boxes.row_stride_bytes)};
+  const uint32_t box[] = {static_cast<uint32_t>(boxes.box_columns),
+                          static_cast<uint32_t>(boxes.box_rows)};
+  const uint32_t steps[] = {1, 1};
+  (*driver_)(driver_->encode_tensor_map, map, boxes.element_bytes == 8 ? kCudaUint64 : kCudaBf16,
+             2u, const_cast<void*>(boxes.base), &sizes[0], &strides[0], &box[0], &steps[0],
+             /*interleave=*/0, boxes.swizzled ? kCudaSwizzle128 : 0, kCudaPromotion256,
+             /*fill=*/0);
+}
+
 Queue::Queue(const Device& device, Stream stream) : device_(device), stream_(stream) {
   const Driver& driver = *device.driver_;
   if (driver.vendor == Vendor::kAmd) {
@@ -189,9 +205,9 @@ void Queue::launch_raw(Kernel kernel, int64_t blocks_x, int64_t blocks_y, int th
 }
 
 void Queue::launch_dependent_raw(Kernel kernel, int64_t blocks, int cluster, int threads,
-                                 int shared_bytes, void** arguments) {
+                                 int shared_bytes, void** arguments, bool waits) {
   const Driver& driver = *device_.driver_;
-  const bool early = device_.has_dependent_launch_ && dependent_launch();
+  const bool early = waits && device_.has_dependent_launch_ && dependent_launch();
   LaunchAttribute attributes[2];
   unsigned count = 0;
   if (early) attributes[count++] = {.id = kCudaDependentLaunch, .value = {1}};

@@ -14,6 +14,16 @@ namespace nf12::runtime {
 inline constexpr int kMostDevices = 64;       // of a process
 inline constexpr int kMostClusterBlocks = 8;  // that every GPU with clusters takes
 
+// A matrix in memory whose boxes a kernel copies, for encode_tensor_map.
+struct TensorBoxes {
+  const void* base;   // at a multiple of 16 bytes
+  int element_bytes;  // 2 (BF16) or 8
+  int64_t columns, rows;
+  int64_t row_stride_bytes;  // a multiple of 16
+  int box_columns, box_rows;
+  bool swizzled;  // rows of 128 bytes in shared memory, their pieces of 16 permuted
+};
+
 class Device {
  public:
   // The device with torch's number `index`. The first call for it asks the driver and loads the
@@ -32,6 +42,10 @@ class Device {
   // Clusters of so many blocks that run at once, each block having a multiprocessor for itself; 0
   // where the GPU has none.
   int clusters(int blocks) const { return clusters_[blocks]; }
+
+  // NVIDIA: 128 bytes at a multiple of 64, for a kernel's arguments. Host work alone, also while a
+  // stream is being captured.
+  void encode_tensor_map(void* map, const TensorBoxes& boxes) const;
 
   // False for a GPU whose arch no code object names: backend torch runs its tensors.
   bool has_kernels() const { return has_kernels_; }
@@ -83,9 +97,17 @@ class Queue {
   // blocks of a cluster.
   template <typename Params>
   void launch_dependent(Kernel kernel, int64_t blocks, int cluster, int threads, int shared_bytes,
-                        Params params) {
-    void* arguments[] = {&params};
-    launch_dependent_raw(kernel, blocks, cluster, threads, shared_bytes, arguments);
+                        const Params& params) {
+    void* arguments[] = {const_cast<Params*>(&params)};
+    launch_dependent_raw(kernel, blocks, cluster, threads, shared_bytes, arguments, true);
+  }
+
+  // The same of a kernel that does not wait by itself.
+  template <typename Params>
+  void launch_cluster(Kernel kernel, int64_t blocks, int cluster, int threads, int shared_bytes,
+                      const Params& params) {
+    void* arguments[] = {const_cast<Params*>(&params)};
+    launch_dependent_raw(kernel, blocks, cluster, threads, shared_bytes, arguments, false);
   }
 
   void fill_words(uint32_t* target, uint32_t value, size_t words);
@@ -98,7 +120,7 @@ class Queue {
  private:
   void launch_raw(Kernel kernel, int64_t blocks_x, int64_t blocks_y, int threads, void** arguments);
   void launch_dependent_raw(Kernel kernel, int64_t blocks, int cluster, int threads,
-                            int shared_bytes, void** arguments);
+                            int shared_bytes, void** arguments, bool waits);
 
   const Device& device_;
   Stream stream_;

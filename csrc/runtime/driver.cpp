@@ -67,6 +67,7 @@ Driver cuda_driver(void* library) {
   find(library, "cuFuncSetAttribute", d.set_function_attribute);
   find(library, "cuLaunchKernelEx", d.launch_with);
   find(library, "cuOccupancyMaxActiveClusters", d.count_clusters);
+  find(library, "cuTensorMapEncodeTiled", d.encode_tensor_map);
   Driver::Entry<Status(unsigned flags)> initialise;
   find(library, "cuInit", initialise);
   d(initialise, 0u);  // torch may not have touched a GPU yet; a second call does nothing

@@ -80,6 +80,11 @@ struct Driver {
   Entry<Status(Function, int attribute, int value)> set_function_attribute;
   Entry<Status(const LaunchConfig*, Function, void** arguments, void** extra)> launch_with;
   Entry<Status(int* clusters, Function, const LaunchConfig*)> count_clusters;
+  // Arrays: sizes and box of each dimension, strides of all but the first, in bytes.
+  Entry<Status(void* map, int type, uint32_t dimensions, void* base, const uint64_t* sizes,
+               const uint64_t* strides, const uint32_t* box, const uint32_t* steps, int interleave,
+               int swizzle, int promotion, int fill)>
+      encode_tensor_map;
 
   std::span<const CodeObject> stand_ins;  // of a test's driver
 

@@ -95,12 +95,14 @@ void run_gpu(const gpu::Device& gpu, const GemmOperands& operands, PackedArgumen
              Packed& w) {
   align_for_gpu(kGemm, Experts::kRefused, packed, w);
   const auto* x = operands.x->data<const uint16_t>(kGemm, "x");
+  auto* y = operands.y->data<uint16_t>(kGemm, "out");
   const GemmChoice choice =
       choose(gpu, {.weight = w.first,
                    .m = operands.m,
                    .x_stride = operands.x_stride,
                    .bias = static_cast<bool>(*operands.bias),
-                   .x_is_aligned = rows_are_aligned(x, operands.x_stride, operands.m)});
+                   .x_is_aligned = rows_are_aligned(x, operands.x_stride, operands.m),
+                   .y_is_aligned = rows_are_aligned(y, operands.y_stride, operands.m)});
   gpu::Queue queue(gpu, current_stream(kGemm, w.device));
   if (choice.path == GemmPath::kBuffered) return run_buffered(queue, operands, w);
   const gpu::GemmArgs args{
@@ -109,7 +111,7 @@ void run_gpu(const gpu::Device& gpu, const GemmOperands& operands, PackedArgumen
       .m = operands.m,
       .w = w.first,
       .bias = *operands.bias ? operands.bias->data<const uint16_t>(kGemm, "bias") : nullptr,
-      .y = operands.y->data<uint16_t>(kGemm, "out"),
+      .y = y,
       .y_row_stride = operands.y_stride,
   };
   const gpu::GemmLaunch launch = gpu::plan_gemm(args, choice, gpu::gemm_traits(gpu));

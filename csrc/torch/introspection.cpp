@@ -117,8 +117,9 @@ int32_t nf12_gpu_select(int64_t m, int64_t n, int64_t k, int32_t index, int32_t*
     weight.payload_stride_bytes = weight.index_stride * nf12::kTileBytes;
     const int64_t tokens_of_x = m > 0 ? m : 1;  // m = 0 launches nothing
     const nf12::GemmTable* table = gpu::gemm_table(device);
-    const nf12::GemmChoice choice =
-        nf12::select_gemm(table, gpu::gemm_traits(device), {weight, tokens_of_x, k});
+    const nf12::GemmChoice choice = nf12::select_gemm(
+        table, gpu::gemm_traits(device),
+        {.weight = weight, .m = tokens_of_x, .x_stride = k, .y_is_aligned = n % 8 == 0});
     *tuned = table != nullptr && table->find(n, k, tokens_of_x) == choice.path;
     if (!choice) throw std::runtime_error(device.arch() + " has no gemm kernels here");
     *tokens = choice.tokens;

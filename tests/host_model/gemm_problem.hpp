@@ -81,8 +81,8 @@ struct Outputs {
   GuardedBuffer<uint16_t> storage;
   std::vector<uint16_t> before;
 
-  Outputs(int64_t m, int64_t n)
-      : n(n), stride(n + 5), storage((m - 1) * stride + n), before(storage.copy()) {}
+  Outputs(int64_t m, int64_t n, int64_t gap = 5)
+      : n(n), stride(n + gap), storage((m - 1) * stride + n), before(storage.copy()) {}
   uint16_t* data() { return storage.data(); }
   arch::host::Buffer buffer() {
     return {storage.data(), 2 * static_cast<size_t>(storage.size()), true, "y"};

@@ -30,8 +30,17 @@ const GemmTraits kH200 = [] {
   traits.fused = 0;
   traits.stream = true;
   traits.cluster = 0xF;
+  traits.wide = 7;
+  traits.once = true;
   traits.clusters = {0, 132, 66, 39, 30, 22, 17, 15, 15};
   traits.shared_bytes = 232448;
+  return traits;
+}();
+// As far as code for sm_90 goes that is not for that GPU alone.
+const GemmTraits kWithoutWide = [] {
+  GemmTraits traits = kH200;
+  traits.wide = 0;
+  traits.once = false;
   return traits;
 }();
 
@@ -58,11 +67,52 @@ TEST(paths_change_where_the_traits_say) {
   expect_text(selected(kH200, 17), "cluster t24 s2");
   expect_text(selected(kH200, 25), "cluster t32 s2");
   expect_text(selected(kH200, 64), "cluster t64 s5");
-  const GemmChoice twice = select_gemm(kH200, {weight_of(4096, 4096), 65, 4096});
+  const GemmChoice twice = select_gemm(kWithoutWide, {weight_of(4096, 4096), 65, 4096});
   expect_text(text(twice), "cluster t48 s2");
   EXPECT(twice.passes == 2, twice.passes, " passes of 33 and 32 tokens");
-  expect_text(selected(kH200, kH200.buffered_from - 1), "cluster t64 s5");
-  expect_text(selected(kH200, kH200.buffered_from), "buffered t0 s0");
+  expect_text(selected(kWithoutWide, kH200.buffered_from - 1), "cluster t64 s5");
+  expect_text(selected(kWithoutWide, kH200.buffered_from), "buffered t0 s0");
+  expect_text(selected(kH200, 65), "wide t128 s2");
+}
+
+// What a benchmark of every form found fastest (H200, 2026-11-29), or within some hundredths of it.
+TEST(wide_tiles_as_they_were_measured) {
+  expect_text(selected(kH200, 128), "wide t128 s2");
+  expect_text(selected(kH200, 128, 5120, 25600), "wide t128 s2");
+  expect_text(selected(kH200, 256), "wide t256 s2");
+  expect_text(selected(kH200, 256, 14336), "wide t256 s1");
+  expect_text(selected(kH200, 512, 8192, 8192), "wide t256 s1");
+  expect_text(selected(kH200, 512, 4864, 896), "wide t192 s1");
+  const auto is_once = [](int64_t m, int64_t n, int64_t k) {
+    return select_gemm(kH200, {weight_of(n, k), m, k}).wide.once;
+  };
+  EXPECT(!is_once(512, 8192, 8192) && !is_once(1024, 4096, 4096), "too few tokens to decode once");
+  EXPECT(!is_once(1024, 5120, 25600), "tiles that divide badly");
+  EXPECT(is_once(2048, 8192, 8192) && is_once(4096, 28672, 4096), "many tokens");
+  GemmTraits alone = kH200;  // no clusters
+  alone.clusters[2] = 0;
+  EXPECT(!select_gemm(alone, {weight_of(8192, 8192), 4096, 8192}).wide.once, "needs clusters");
+}
+
+TEST(what_wide_does_not_take) {
+  const PackedView w = weight_of(4096, 4096);
+  const auto with = [&](auto change) {
+    GemmProblem problem = {.weight = w, .m = 300, .x_stride = 4096};
+    change(problem);
+    return text(select_gemm(kH200, problem));
+  };
+  expect_text(with([](GemmProblem& p) { p.y_is_aligned = false; }), "buffered t0 s0");
+  expect_text(with([](GemmProblem& p) { p.x_is_aligned = false; }), "buffered t0 s0");
+  expect_text(with([](GemmProblem& p) { p.x_stride = 0; }), "buffered t0 s0");
+  expect_text(selected(kH200, 300, 4096, 4100), "buffered t0 s0");
+  expect_text(selected(kH200, 100, 4096, 4100), "matrix t128 s16");
+  PackedView apart = w;
+  apart.payload_stride_bytes = int64_t{1} << 40;
+  expect_text(text(wide_choice(kH200, {apart, 300, 4096})),
+              "refused: cannot reach tile rows this far apart");
+  expect_text(text(wide_choice(kH200, {w, int64_t{1} << 31, 4096})),
+              "refused: has no grid for so many outputs");
+  expect_text(text(wide_choice(kR9700, {w, 300, 4096})), "refused: is not built for this GPU");
 }
 
 // What the streaming kernel does not take goes to the matrix kernel.

@@ -57,23 +57,23 @@ constexpr WideShape wide_shape(const WideCard& card, int64_t n, int64_t k, int64
     least = time;
     best = shape;
   };
-  for (int i = 0; i < 3; ++i) {
-    const int tokens = kWideTokens[i];
-    // Not for tokens that a smaller tile would hold as well.
-    if ((card.kernels >> i & 1) == 0 || (i > 0 && m <= kWideTokens[i - 1])) continue;
+  const auto offer_tiles_of = [&](int tokens) {
     const int64_t tiles = (m + tokens - 1) / tokens * row_blocks;
-    if (tiles * columns > INT32_MAX / 2) continue;  // walks count k-blocks by 31 bits
+    if (tiles * columns > INT32_MAX / 2) return;  // walks count k-blocks by 31 bits
     const WideCost cost = wide_cost(tokens);
-    const int64_t processors = card.processors;
-    const auto blocks = static_cast<int>(std::min(tiles, processors));
-    offer({tokens, false, blocks, 0, row_blocks},
+    const int64_t processors = card.processors, blocks = std::min(tiles, processors);
+    offer({tokens, false, static_cast<int>(blocks), 0, row_blocks},
           (tiles + blocks - 1) / blocks * columns * cost.block + cost.start);
     // All of them below two rounds; past that what is more than full rounds, and one round.
     const int64_t shared = tiles < 2 * processors ? tiles : tiles % processors + processors;
-    if (tiles % processors == 0 || shared * columns * (processors + 1) > INT32_MAX) continue;
-    const auto all = static_cast<int>(std::min(tiles * columns, processors));
-    offer({tokens, false, all, static_cast<int>(shared), row_blocks},
+    if (tiles % processors == 0 || shared * columns * (processors + 1) > INT32_MAX) return;
+    const int64_t all = std::min(tiles * columns, processors);
+    offer({tokens, false, static_cast<int>(all), static_cast<int>(shared), row_blocks},
           (tiles * columns + all - 1) / all * cost.block_shared + cost.start_shared);
+  };
+  for (int i = 0; i < 3; ++i) {
+    if ((card.kernels >> i & 1) != 0) offer_tiles_of(kWideTokens[i]);
+    if (best.tokens >= m) break;  // a larger tile would only be emptier
   }
   if (card.once && card.clusters > 0 && m > kOnceTokens) {
     const int64_t most = std::max<int64_t>(kOnceBytes / (columns * kOnceBlockBytes), kOnceBlocks);
