@@ -8,6 +8,7 @@
 // At its end a program prints "launches <kernel> <number>", kernel by kernel.
 #include "tests/host_model/machine.hpp"
 
+#include <cuda.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -19,6 +20,8 @@
 #include <map>
 #include <memory>
 #include <vector>
+
+#include "tests/nvidia/maps.hpp"
 
 namespace nf12::test {
 
@@ -218,10 +221,44 @@ class SeparateBuffers final : public DeviceBuffers {
   std::vector<char*> allocations_;
 };
 
+CUtensorMap encode(const TensorLayout& layout, const char* base) {
+  static const auto call = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found;
+    check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                           cudaEnableDefault, &found),
+          "cuTensorMapEncodeTiled");
+    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
+  }();
+  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(layout.columns),
+                              static_cast<cuuint64_t>(layout.rows)};
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(layout.row_stride_bytes)};
+  const cuuint32_t box[] = {static_cast<cuuint32_t>(layout.box_columns),
+                            static_cast<cuuint32_t>(layout.box_rows)};
+  const cuuint32_t steps[] = {1, 1};
+  CUtensorMap map;
+  const CUresult status = call(
+      &map,
+      layout.element_bytes == 8 ? CU_TENSOR_MAP_DATA_TYPE_UINT64 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+      2, const_cast<char*>(base), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      layout.permuted ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (status != CUDA_SUCCESS)
+    throw Report("cuTensorMapEncodeTiled: error " + std::to_string(status) + ", " +
+                 std::to_string(layout.columns) + " x " + std::to_string(layout.rows) +
+                 ", rows at " + std::to_string(layout.row_stride_bytes) + " bytes");
+  return map;
+}
+
 }  // namespace
 
 void run_kernel(const Launch& launch, std::span<const std::byte> arguments,
                 const std::function<void()>&) {
+  run_kernel(launch, arguments, std::span<const MapOfBuffer>());
+}
+
+void run_kernel(const Launch& launch, std::span<const std::byte> arguments,
+                std::span<const MapOfBuffer> maps) {
   std::unique_ptr<DeviceBuffers> buffers;
   if (std::getenv("NF12_SEPARATE_ALLOCATIONS"))
     buffers = std::make_unique<SeparateBuffers>(launch.buffers);
@@ -234,6 +271,11 @@ void run_kernel(const Launch& launch, std::span<const std::byte> arguments,
     std::memcpy(&word, &translated[at], sizeof(word));
     if (const char* device = buffers->find(word))
       std::memcpy(&translated[at], &device, sizeof(device));
+  }
+  for (const MapOfBuffer& map : maps) {
+    const char* base = buffers->find(static_cast<const char*>(map.layout.base));
+    const CUtensorMap encoded = encode(map.layout, base);
+    std::memcpy(&translated[map.offset], &encoded, sizeof(encoded));
   }
   Card::get().launch(launch, translated.data());
   buffers->bring_back();

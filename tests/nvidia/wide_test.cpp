@@ -1,0 +1,383 @@
+// The wide kernels on a card: the host model has no matrix unit that reads shared memory. Against
+// integers, where any order of a sum is exact, and for other values against the bound of any order.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+
+#include "csrc/format/escapes.hpp"
+#include "csrc/gemm/wide/launch.hpp"
+#include "csrc/unpack/launch.hpp"
+#include "tests/host_model/gemm_problem.hpp"
+#include "tests/nvidia/maps.hpp"
+
+namespace nf12::test {
+namespace {
+
+constexpr uint64_t kFlag = 0x123456789ABCDEF1;  // of every launch here, as of a graph's replays
+
+struct Problem : GemmProblem {
+  WideShape shape = {.tokens = 256};  // blocks 0: as many as there are tiles
+  int64_t y_gap = 8;
+
+  Problem(int64_t m, int64_t n, int64_t k, WideShape shape, int64_t x_gap = 0, int64_t x_offset = 0)
+      : GemmProblem(m, n, k, x_gap, x_offset), shape(shape), y_gap(8 + (8 - n % 8) % 8) {
+    const int64_t rows = wide_row_blocks(n), tiles = (m + shape.tokens - 1) / shape.tokens * rows;
+    if (shape.blocks == 0)
+      this->shape.blocks = static_cast<int>(shape.once ? kOnceBlocks * ((tiles + 1) / 2) : tiles);
+    if (shape.row_blocks == 0) this->shape.row_blocks = (rows + 1) / 2 * 2;
+  }
+};
+
+WideShape whole(int tokens, int blocks = 0) { return {.tokens = tokens, .blocks = blocks}; }
+WideShape once(int blocks = 0, int64_t row_blocks = 0) {
+  return {.tokens = 256, .once = true, .blocks = blocks, .row_blocks = row_blocks};
+}
+// All tiles of a problem of m x n, or what is more than full rounds of blocks and one round.
+WideShape shared(int tokens, int blocks, int64_t m, int64_t n) {
+  const auto tiles = static_cast<int>((m + tokens - 1) / tokens * wide_row_blocks(n));
+  return {.tokens = tokens,
+          .blocks = blocks,
+          .shared_tiles = tiles < 2 * blocks ? tiles : tiles % blocks + blocks};
+}
+
+std::string name_of(const Problem& problem) {
+  const WideShape& shape = problem.shape;
+  return join(shape.once ? "once, " : "", "m ", problem.x.m, " of ", shape.tokens, ", n ",
+              problem.w.n, ", k ", problem.w.k, ", x stride ", problem.x.stride, ", y gap ",
+              problem.y_gap, ", blocks ", shape.blocks, ", shared ", shape.shared_tiles,
+              ", row blocks ", shape.row_blocks);
+}
+
+// Memory that a launch shares among its blocks.
+struct Workspace {
+  GuardedBuffer<uint64_t> flags;
+  GuardedBuffer<float> sums;
+  GuardedBuffer<uint32_t> counts;
+  GuardedBuffer<uint8_t> decoded;
+
+  Workspace(const WideShape& shape, int64_t k)
+      : flags(shape.shared_tiles > 0 ? wide_flag_bytes(shape) / 8 : 0),
+        sums(shape.shared_tiles > 0 ? wide_sum_bytes(shape) / 4 : 0),
+        counts(shape.once ? once_count_bytes(shape, k) / 4 : 0),
+        decoded(shape.once ? shape.row_blocks * tile_columns(k) * kOnceBlockBytes : 0) {}
+  void add_to(std::vector<arch::host::Buffer>& buffers) {
+    const auto add = [&](auto& buffer, const char* name) {
+      if (buffer.size() > 0)
+        buffers.push_back({buffer.data(), buffer.size() * sizeof(buffer[0]), true, name});
+    };
+    add(flags, "flags");
+    add(sums, "sums");
+    add(counts, "counts");
+    add(decoded, "decoded");
+  }
+};
+
+void launch_wide(const Problem& problem, const GemmParams& gemm, Workspace& workspace,
+                 std::vector<arch::host::Buffer> buffers) {
+  const WideShape& shape = problem.shape;
+  WideParams p = {};
+  p.gemm = gemm;
+  const Grid grid = wide_grid(shape, p);
+  if (shape.shared_tiles > 0) {
+    p.flags = workspace.flags.data();
+    p.flag = kFlag;
+    p.gemm.partials = workspace.sums.data();
+  }
+  const MapOfBuffer maps[] = {{offsetof(WideParams, encoded_map), encoded_layout(p.gemm.weight)},
+                              {offsetof(WideParams, x_map), x_layout(p.gemm, shape.tokens)},
+                              {offsetof(WideParams, y_map), y_layout(p.gemm)}};
+  workspace.add_to(buffers);
+  run_kernel({"nf12_gemm_wide_t" + std::to_string(shape.tokens), static_cast<int>(grid.x), 1,
+              grid.threads / arch::kWave, 1, buffers, wide_shared_bytes(shape)},
+             std::as_bytes(std::span(&p, 1)), maps);
+  for (int64_t i = 0; i < workspace.flags.size(); ++i)
+    EXPECT(workspace.flags[i] != kFlag, name_of(problem), ": flag ", i, " stays up");
+}
+
+void launch_once(const Problem& problem, const GemmParams& all, Workspace& workspace,
+                 const std::vector<arch::host::Buffer>& buffers) {
+  const WideShape& shape = problem.shape;
+  for (int64_t block = 0; block < wide_row_blocks(all.weight.n); block += shape.row_blocks) {
+    OnceParams p = {};
+    p.wide.gemm = all;
+    GemmParams& gemm = p.wide.gemm;
+    gemm.weight =
+        slice_tile_rows(all.weight, block * kWideTileRows, shape.row_blocks * kWideTileRows);
+    gemm.y = all.y + block * kWideRows;
+    if (all.bias != nullptr) gemm.bias = all.bias + block * kWideRows;
+    p.counts = workspace.counts.data();
+    p.decoded = workspace.decoded.data();
+    std::fill_n(p.counts, workspace.counts.size(), 0);
+    const Grid grid = once_grid(shape, p);
+    constexpr size_t kWide = offsetof(OnceParams, wide);
+    const MapOfBuffer maps[] = {
+        {kWide + offsetof(WideParams, x_map), x_layout(gemm, shape.tokens / kOnceBlocks)},
+        {kWide + offsetof(WideParams, y_map), y_layout(gemm)}};
+    std::vector<arch::host::Buffer> with_workspace = buffers;
+    workspace.add_to(with_workspace);
+    run_kernel({"nf12_gemm_once_t256", static_cast<int>(grid.x), 1, grid.threads / arch::kWave, 1,
+                with_workspace, wide_shared_bytes(shape), kOnceBlocks},
+               std::as_bytes(std::span(&p, 1)), maps);
+  }
+}
+
+std::vector<uint16_t> run_wide(Problem& problem, const PackedView& view, Workspace& workspace) {
+  Outputs y(problem.x.m, view.n, problem.y_gap);
+  const GemmParams p = params_of(problem, view, y.data(), y.stride);
+  EXPECT(wide_takes(view), name_of(problem));
+  std::vector<arch::host::Buffer> buffers = inputs_of(problem, p);
+  buffers.push_back(y.buffer());
+  try {
+    if (problem.shape.once)
+      launch_once(problem, p, workspace, buffers);
+    else
+      launch_wide(problem, p, workspace, buffers);
+  } catch (const arch::host::Report& report) {
+    EXPECT(false, name_of(problem), ": ", report.what());
+  }
+  return y.rows();
+}
+std::vector<uint16_t> run_wide(Problem& problem, const PackedView& view) {
+  Workspace workspace(problem.shape, view.k);
+  return run_wide(problem, view, workspace);
+}
+
+// A zero is an escape: some tiles have so many that they are raw, some a list, most none.
+void fill_tiles_of_every_kind(Problem& problem, Random& random) {
+  fill_integers(problem, random);
+  for (int64_t row = 0; row < problem.w.n; ++row)
+    for (int64_t k = 0; k < problem.w.k; ++k) {
+      const int64_t tile = row / kTileRows + k / kTileColumns;
+      uint16_t& weight = problem.w.at(0, row, k);
+      const bool stays = tile % 4 == 1 || (tile % 4 == 2 && random() % 10 == 0);
+      if (weight == 0 && !stays) weight = exact_bits(1);
+    }
+}
+
+void fill_bias(Problem& problem, Random& random) {
+  problem.bias.resize(problem.w.n);
+  for (uint16_t& bias : problem.bias) bias = exact_bits(static_cast<int>(random() % 9) - 4);
+}
+
+void expect_integers_right(Problem& problem, Random& random) {
+  fill_tiles_of_every_kind(problem, random);
+  problem.pack();
+  expect_same(run_wide(problem, problem.view()), integer_product(problem), problem.w.n,
+              name_of(problem));
+}
+
+TEST(every_edge_of_m) {
+  Random random(1);
+  for (const int64_t m : {1, 65, 127, 128, 129, 191, 192, 193, 255, 256, 257, 300})
+    for (const int tokens : kWideTokens) {
+      Problem problem(m, 200, 64 * (1 + m % 5), whole(tokens), m % 2 ? 8 : 0, m % 3 ? 8 : 0);
+      expect_integers_right(problem, random);
+    }
+  for (const int64_t m : {1, 65, 256, 257, 300, 511, 513, 769}) {
+    Problem problem(m, 200, 64 * (1 + m % 6), once());
+    expect_integers_right(problem, random);
+  }
+}
+
+TEST(every_tail_of_n) {
+  Random random(2);
+  for (const int64_t n : {1, 7, 8, 15, 16, 17, 63, 64, 65, 120, 127, 128, 129, 255, 257, 385})
+    for (const WideShape& shape : {whole(128), whole(192), whole(256), once()}) {
+      Problem problem(131, n, 128, shape, 16, 8);
+      fill_bias(problem, random);
+      expect_integers_right(problem, random);
+    }
+}
+
+// Blocks take several tiles each, the last ones fewer.
+TEST(every_number_of_blocks) {
+  Random random(3);
+  for (int blocks = 1; blocks <= 7; ++blocks) {
+    for (const int tokens : kWideTokens) {
+      Problem problem(2 * tokens - 3, 128 * 3 - 5, 64 * 3, whole(tokens, blocks));
+      expect_integers_right(problem, random);
+    }
+    Problem problem(3 * 256 - 3, 128 * 7 - 5, 64 * 6, once(2 * blocks));
+    fill_bias(problem, random);
+    expect_integers_right(problem, random);
+  }
+}
+
+// The rings go round several times.
+TEST(long_rows) {
+  Random random(4);
+  for (const WideShape& shape : {whole(128, 2), whole(192, 2), whole(256, 2), once(2)}) {
+    Problem problem(140, 260, 64 * 37, shape);
+    expect_integers_right(problem, random);
+  }
+}
+
+TEST(shared_tiles_meet_in_memory) {
+  Random random(5);
+  for (const int tokens : kWideTokens)
+    for (const int blocks : {2, 3, 5, 7, 12}) {
+      for (const int64_t columns : {1, 4, 9}) {
+        const int64_t m = tokens + 5, n = columns == 1 ? 128 * blocks + 1 : 200;
+        if (columns * 4 < blocks && columns != 1) continue;  // more blocks than k-blocks
+        Problem problem(m, n, 64 * columns, shared(tokens, blocks, m, n));
+        fill_bias(problem, random);
+        expect_integers_right(problem, random);
+      }
+      // All but full rounds.
+      const int64_t n = 128 * (2 * blocks + 1) - 3;
+      Problem problem(tokens - 9, n, 64 * 5, shared(tokens, blocks, tokens - 9, n));
+      expect_integers_right(problem, random);
+    }
+}
+
+// As a graph does: the same memory, the same word, whatever lies there at first.
+TEST(flags_are_down_again) {
+  Random random(6);
+  Problem problem(256, 256, 64 * 7, shared(256, 5, 256, 256));
+  fill_tiles_of_every_kind(problem, random);
+  problem.pack();
+  Workspace workspace(problem.shape, problem.w.k);
+  const std::vector<uint16_t> wanted = integer_product(problem);
+  for (int turn = 0; turn < 4; ++turn) {
+    for (int64_t i = 0; i < workspace.sums.size(); ++i) workspace.sums[i] = NAN;
+    expect_same(run_wide(problem, problem.view(), workspace), wanted, 256, join("turn ", turn));
+  }
+}
+
+// Tile i has i escapes: none, lists of each length, one raw.
+TEST(lists_of_every_length) {
+  Random random(7);
+  for (const WideShape& shape : {whole(128), whole(192), whole(256), once()}) {
+    Problem problem(70, kTileRows * 11, kTileColumns * 6, shape);
+    fill_integers(problem, random);
+    std::vector<int> places(kTileWeights);
+    for (int i = 0; i < kTileWeights; ++i) places[i] = i;
+    for (int tile = 0; tile < 66; ++tile) {
+      std::shuffle(places.begin(), places.end(), random);
+      for (int i = 0; i < kTileWeights; ++i) {
+        uint16_t& weight = problem.w.at(0, tile / 6 * kTileRows + places[i] / kTileColumns,
+                                        tile % 6 * kTileColumns + places[i] % kTileColumns);
+        if (i < tile)
+          weight = 0;
+        else if (weight == 0)
+          weight = exact_bits(2);
+      }
+    }
+    problem.pack();
+    expect_same(run_wide(problem, problem.view()), integer_product(problem), problem.w.n,
+                name_of(problem));
+  }
+}
+
+TEST(strided_rows) {
+  Random random(8);
+  for (const WideShape& shape : {whole(128), whole(256), once()})
+    for (const int64_t gap : {0, 8, 24, 4096}) {
+      Problem problem(133, 136, 192, shape, gap, 8);
+      problem.y_gap = gap;
+      expect_integers_right(problem, random);
+    }
+}
+
+TEST(slices_are_views) {
+  Random random(9);
+  for (const WideShape& shape : {whole(128), shared(128, 3, 140, 300), once()}) {
+    Problem part(140, 300, 192, shape);
+    Problem all(1, 16 * 2 + 300 + 20, 64 + 192 + 64, whole(128));
+    fill_tiles_of_every_kind(all, random);
+    fill_integers(part, random);
+    all.pack();
+    for (int64_t row = 0; row < 300; ++row)
+      for (int64_t k = 0; k < 192; ++k) part.w.at(0, row, k) = all.w.at(0, row + 32, k + 64);
+    PackedView view = slice_tile_rows(all.view(), 2, 100);
+    view.payload += kTileBytes;
+    view.index += 1;
+    view.n = 300;
+    view.k = 192;
+    expect_same(run_wide(part, view), integer_product(part), 300, name_of(part));
+  }
+}
+
+// Rows in several launches through the same memory.
+TEST(workspaces_that_hold_a_part) {
+  Random random(10);
+  for (const int64_t row_blocks : {2, 4}) {
+    Problem problem(300, 128 * 7 - 9, 64 * 5, once(6, row_blocks));
+    fill_bias(problem, random);
+    expect_integers_right(problem, random);
+  }
+}
+
+TEST(values_of_a_model) {
+  Random random(11);
+  for (const WideShape& shape :
+       {whole(128), whole(192), whole(256), shared(256, 3, 100, 270), once()})
+    for (const int rarity : {500, 40, 25, 8}) {  // lists of one, of more than 32, raw tiles
+      Problem problem(100, 270, 64 * 9, shape, 24);
+      fill_bias(problem, random);
+      fill_model(problem, random, rarity);
+      problem.pack();
+      expect_within_bound(run_wide(problem, problem.view()), integer_product(problem), problem,
+                          join("one in ", rarity, ", ", name_of(problem)));
+    }
+}
+
+TEST(special_values_reach_the_multiplier) {
+  Random random(12);
+  const uint16_t specials[] = {0x0000, 0x8000, 0x7F80, 0xFF80, 0x7FC1, 0xFFFF,
+                               0x0001, 0x807F, 0x0080, 0x7F7F, 0xFF7F};
+  for (const WideShape& shape : {whole(128), whole(256), once()}) {
+    Problem problem(80, 48, 256, shape);
+    fill_model(problem, random, 1'000'000'000);
+    for (size_t i = 0; i < std::size(specials); ++i)
+      problem.w.at(0, 4 * i, 17 * i) = specials[i];  // alone in its row
+    for (const uint16_t special : {0x7F80, 0x7FC0, 0x8000, 0x0001})
+      problem.x.at(random() % 80, random() % 256) = special;
+    problem.pack();
+    expect_within_bound(run_wide(problem, problem.view()), integer_product(problem), problem,
+                        name_of(problem));
+  }
+}
+
+TEST(hostile_index_words_never_read_outside_the_table) {
+  Random random(13);
+  for (const WideShape& shape : {whole(128), whole(256), once()})
+    for (const uint32_t word :
+         {0xFFu, 0xFFFFFF01u, 0xFFFFFFFFu, 65u, 254u, 1u << 8, 0x140u, 0x1FFu, 0x7FFFFF40u}) {
+      Problem problem(70, 32, 128, shape);
+      fill_integers(problem, random);
+      problem.pack();
+      problem.packed.index.assign(4, word);
+      // No list may name a weight twice: two lanes would then write it, in any order.
+      for (size_t i = 0; i < problem.packed.escapes.size(); ++i)
+        problem.packed.escapes[i] = static_cast<uint32_t>(i % kTileWeights) << 16 | exact_bits(1);
+      run_wide(problem, problem.view());  // memcheck reports any read outside
+    }
+}
+
+TEST(equal_launches_give_equal_bits) {
+  Random random(14);
+  for (const WideShape& shape : {whole(192), shared(256, 7, 200, 400), once()}) {
+    Problem problem(200, 400, 64 * 20, shape);
+    fill_model(problem, random, 200);
+    problem.pack();
+    const std::vector<uint16_t> first = run_wide(problem, problem.view());
+    for (int turn = 0; turn < 3; ++turn)
+      expect_same(run_wide(problem, problem.view()), first, 400, name_of(problem));
+  }
+}
+
+// More tiles than an H200 has multiprocessors, in the shapes that the launch would choose.
+TEST(problems_that_fill_the_card) {
+  Random random(15);
+  constexpr int kProcessors = 132;
+  const int64_t n = 128 * 141 - 3;
+  for (const WideShape& shape :
+       {whole(128, kProcessors), shared(128, kProcessors, 130, n), once(kProcessors)}) {
+    Problem problem(130, n, 128, shape);
+    expect_integers_right(problem, random);
+  }
+}
+
+}  // namespace
+}  // namespace nf12::test
