@@ -20,7 +20,7 @@
 // runs: it brings its first tiles to the L2, and neither reads nor writes before the wait.
 //
 // Order of a sum: the k-blocks of a piece ascending, in the hardware's own order within one; then
-// the pieces by block, the owner's own last. Equal launches give equal bits.
+// to the owner's own piece those of the others, by block. Equal launches give equal bits.
 // Not handled (wide_takes): k off a multiple of 64; x, y or rows of theirs off 16 bytes.
 #pragma once
 #include "csrc/gemm/wide/outputs.hpp"

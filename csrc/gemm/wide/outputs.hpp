@@ -41,7 +41,7 @@ NF12_DEVICE void leave_sums(const WideParams& p, const WidePlace& place,
   if (place.elected) arch::raise_flag(p.flags + block * kWideGroups + place.group, p.flag);
 }
 
-// In the order of the blocks, ours last; then their flags are down again, for the next launch that
+// On top of ours, in the order of the blocks; then their flags are down again, for the next launch that
 // is given the same memory with the same word (a graph that is replayed).
 template <WideConfig config>
 NF12_DEVICE void gather_sums(const WideParams& p, const WidePlace& place, const WideWalk& walk,
