@@ -149,5 +149,27 @@ TEST(boxes_are_what_the_tensor_unit_takes) {
   EXPECT(wide_takes(apart), "of one tile row the stride does not matter");
 }
 
+// Eight lanes that store at once, or the matrix unit's eight rows: 16 bytes each, in all banks.
+TEST(pieces_lie_apart_and_each_weight_once) {
+  std::vector<bool> taken(kTileWeights);
+  for (int lane = 0; lane < 32; ++lane)
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t at = piece_byte(lane, i);
+      EXPECT(at == piece_from_first(piece_byte(lane, 0), i), "lane ", lane, ", piece ", i);
+      for (int column = 0; column < 8; ++column) {
+        const uint32_t row = lane / 4 + i / 2 * 8;
+        const uint32_t byte = block_byte(row, lane % 4 * 16 + i % 2 * 8 + column);
+        EXPECT(byte == at + 2 * column && byte / 128 == row && !taken[byte / 2], "byte ", byte);
+        taken[byte / 2] = true;
+      }
+    }
+  for (int first = 0; first < 32; first += 8)
+    for (int i = 0; i < 4; ++i) {
+      int banks = 0;
+      for (int lane = first; lane < first + 8; ++lane) banks |= 1 << piece_byte(lane, i) / 16 % 8;
+      EXPECT(banks == 0xFF, "lanes from ", first, ", piece ", i, ": banks ", banks);
+    }
+}
+
 }  // namespace
 }  // namespace nf12::test

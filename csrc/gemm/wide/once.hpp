@@ -8,8 +8,7 @@
 //   waves 9..11  decode: a job is a tile row of a group of four tile columns. Jobs are taken from a
 //                counter, in the order in which the grid wants them
 //
-//   decoded weights   [row block of 128][tile column][128 rows x 128 bytes]     pieces of 16 bytes
-//                     permuted by the row's number modulo 8, as the matrix unit reads them
+//   decoded weights   [row block of 128][tile column][128 rows x 128 bytes], as block_byte says
 //   jobs, in order    row blocks that are worked on together: all their rows of group 0, then of
 //                     group 1, ...
 //
@@ -41,20 +40,13 @@ NF12_DEVICE OnceJob job_of(const OnceParams& p, int ticket) {
   return job;
 }
 
-// A lane's four pieces of a decoded tile: rows l / 4 and l / 4 + 8, columns 16 (l % 4) .. + 15.
-NF12_DEVICE uint32_t decoded_piece(int i) {
-  const int lane = arch::lane();
-  const uint32_t first = lane / 4 * 128 + ((2 * (lane % 4)) ^ (lane / 4)) * 16;
-  return (first ^ i % 2 * 16) + i / 2 * 1024;
-}
-
 NF12_DEVICE void write_decoded(const LaneTile& tile, const DecodeConstants& mask, uint8_t* to) {
   NF12_UNROLL
   for (int i = 0; i < 4; ++i) {
     arch::Words<4> out;
     decode_quad<0>(tile.signs[2 * i], tile.codes[i], mask, out.w);
     decode_quad<1>(tile.signs[2 * i + 1], tile.codes[i], mask, out.w + 2);
-    arch::store_stream16(to + decoded_piece(i), out);
+    arch::store_stream16(to + piece_byte(arch::lane(), i), out);
   }
 }
 
@@ -65,16 +57,16 @@ NF12_DEVICE void write_escapes(const PackedView& weight, const IndexWord& word, 
     NF12_UNROLL
     for (int i = 0; i < 4; ++i)
       arch::store_stream16(
-          to + decoded_piece(i),
+          to + piece_byte(arch::lane(), i),
           arch::load16(quads, lane / 4 * 128 + lane % 4 * 32 + i % 2 * 16 + i / 2 * 1024));
     return;
   }
   NF12_NO_UNROLL
   for (int at = lane; at < static_cast<int>(word.count); at += arch::kWave) {
     const Escape escape = Escape::from_bits(arch::load_words<1>(quads + at).w[0]);
-    const uint32_t row = escape.position / kTileColumns, column = escape.position % kTileColumns;
-    arch::store_global2(to + row * 128 + (column / 8 ^ row % 8) * 16 + column % 8 * 2,
-                        escape.value);
+    arch::store_global2(
+        to + block_byte(escape.position / kTileColumns, escape.position % kTileColumns),
+        escape.value);
   }
 }
 

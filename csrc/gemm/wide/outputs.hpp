@@ -41,8 +41,8 @@ NF12_DEVICE void leave_sums(const WideParams& p, const WidePlace& place,
   if (place.elected) arch::raise_flag(p.flags + block * kWideGroups + place.group, p.flag);
 }
 
-// On top of ours, in the order of the blocks; then their flags are down again, for the next launch that
-// is given the same memory with the same word (a graph that is replayed).
+// On top of ours, in the order of the blocks; then their flags are down again, for the next launch
+// that is given the same memory with the same word (a graph that is replayed).
 template <WideConfig config>
 NF12_DEVICE void gather_sums(const WideParams& p, const WidePlace& place, const WideWalk& walk,
                              float (&sums)[WidePlan<config>::kSums]) {
@@ -95,7 +95,7 @@ struct WideOutput {
 template <int tokens>
 NF12_DEVICE void store_outputs(const WideParams& p, const WidePlace& place, const WideOutput& out,
                                const WideBias& bias, const float (&sums)[tokens / 2]) {
-  constexpr int kPart = 64, kRowBytes = 128;
+  constexpr int kPart = 64;
   const int lane = arch::lane();
   NF12_UNROLL
   for (int part = 0; part < tokens / kPart; ++part) {
@@ -112,8 +112,8 @@ NF12_DEVICE void store_outputs(const WideParams& p, const WidePlace& place, cons
                                      __builtin_fmaf(pair[1], p.gemm.scale, bias.row[i % 2]));
       }
       const int token = 16 * q + 8 * (lane / 16) + lane % 8;  // that this lane names
-      const int piece = 2 * place.wave + lane / 8 % 2;
-      arch::store_transposed(staging + token * kRowBytes + (piece ^ token % 8) * 16, pairs);
+      const int row = 16 * place.wave + lane / 8 % 2 * 8;
+      arch::store_transposed(staging + block_byte(token, row), pairs);
     }
     arch::show_to_copies();
     sync_group(place);

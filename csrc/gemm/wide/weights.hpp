@@ -1,13 +1,5 @@
 // A wave's 16 rows of every k-block: from the encoded ring through registers to the buffer that its
-// group multiplies from, escapes on top.
-//
-//   a buffer of a group, 64 rows x 64 columns, the A operand
-//
-//     row 16 w + r of wave w:   128 bytes, eight pieces of 16 bytes (8 columns)
-//     piece c lies at           c ^ (r % 8)           no two of the eight rows that lanes store at
-//                                                     once, or the matrix unit reads, share a bank
-//
-//   lane l decodes rows l / 4 and l / 4 + 8, columns 16 (l % 4) .. + 15: pieces 2 (l % 4) and + 1
+// group multiplies from (64 rows, the A operand), escapes on top.
 #pragma once
 #include "csrc/format/decode_registers.hpp"
 #include "csrc/gemm/matrix/weights.hpp"
@@ -29,22 +21,16 @@ struct WideDecoder {
 
   NF12_DEVICE static WideDecoder of(uint32_t shared, int wave) {
     using Plan = WidePlan<config>;
-    const int lane = arch::lane(), group = wave / arch::kGroupWaves;
+    const int group = wave / arch::kGroupWaves;
     WideDecoder d = {};
     d.shared = shared;
     d.rows = shared + Plan::kDecoded + group * Plan::kBuffers * Plan::kBufferBytes +
              wave % arch::kGroupWaves * Plan::kDecodedTileBytes;
-    d.piece = d.rows + lane / 4 * Plan::kRowBytes + ((2 * (lane % 4)) ^ (lane / 4)) * 16;
+    d.piece = d.rows + piece_byte(arch::lane(), 0);
     d.wave = wave;
     return d;
   }
 };
-
-// Of the four pieces of a lane, whose first lies at `first`.
-template <int i>
-NF12_DEVICE uint32_t piece_at(uint32_t first) {
-  return (first ^ i % 2 * 16) + i / 2 * 8 * (2 * kWideColumns);
-}
 
 template <WideConfig config>
 NF12_DEVICE void read_encoded(WideDecoder<config>& d) {
@@ -76,14 +62,14 @@ NF12_DEVICE void decode_piece(const DecodeConstants& mask, const WideDecoder<con
   arch::Words<4> out;
   decode_quad<0>(d.tile.signs[2 * i], d.tile.codes[i], mask, out.w);
   decode_quad<1>(d.tile.signs[2 * i + 1], d.tile.codes[i], mask, out.w + 2);
-  arch::store_shared16(piece_at<i>(d.piece + d.into * Plan::kBufferBytes), out);
+  arch::store_shared16(piece_from_first(d.piece + d.into * Plan::kBufferBytes, i), out);
 }
 
 NF12_DEVICE void put_escape(uint32_t rows, uint32_t entry_bits) {
   const Escape escape = Escape::from_bits(entry_bits);
-  const uint32_t row = escape.position / kTileColumns, column = escape.position % kTileColumns;
-  arch::store_shared2(rows + row * 128 + (column / 8 ^ row % 8) * 16 + column % 8 * 2,
-                      escape.value);
+  arch::store_shared2(
+      rows + block_byte(escape.position / kTileColumns, escape.position % kTileColumns),
+      escape.value);
 }
 
 // A raw tile, or a list that is longer than what was fetched.
@@ -101,10 +87,11 @@ NF12_DEVICE void patch_far(const PackedView& weight, const WideDecoder<config>& 
   }
   const uint32_t first = d.piece + d.into * Plan::kBufferBytes;
   const uint32_t from = lane / 4 * Plan::kRowBytes + lane % 4 * 32;
-  arch::store_shared16(piece_at<0>(first), arch::load16(quads, from));
-  arch::store_shared16(piece_at<1>(first), arch::load16(quads, from + 16));
-  arch::store_shared16(piece_at<2>(first), arch::load16(quads, from + 8 * Plan::kRowBytes));
-  arch::store_shared16(piece_at<3>(first), arch::load16(quads, from + 8 * Plan::kRowBytes + 16));
+  arch::store_shared16(piece_from_first(first, 0), arch::load16(quads, from));
+  arch::store_shared16(piece_from_first(first, 1), arch::load16(quads, from + 16));
+  arch::store_shared16(piece_from_first(first, 2), arch::load16(quads, from + 8 * Plan::kRowBytes));
+  arch::store_shared16(piece_from_first(first, 3),
+                       arch::load16(quads, from + 8 * Plan::kRowBytes + 16));
 }
 
 // Puts in the escapes of the tile just stored and passes it on; reads the next one. In this order:
