@@ -1,0 +1,59 @@
+"""Faults of how the wide kernels' work is shared out and where it lies: noticed without a card."""
+
+from __future__ import annotations
+
+from mutant import Mutant
+
+WALK = "csrc/gemm/wide/walk.hpp"
+PLAN = "csrc/gemm/wide/plan.hpp"
+LAUNCH = "csrc/gemm/wide/launch.hpp"
+ONCE_EACH = "host_wide_launch_test every_k_block_once"
+LIMITS = "host_wide_launch_test every_choice_of_a_shape_is_within_the_limits"
+PIECES = "host_wide_launch_test pieces_lie_apart_and_each_weight_once"
+BOXES = "host_wide_launch_test boxes_are_what_the_tensor_unit_takes"
+
+WIDE = [
+    Mutant(
+        "wide_stretches_rounded_down",
+        WALK,
+        "return shared * block / blocks;",
+        "return shared / blocks * block;",
+        ONCE_EACH,
+    ),
+    Mutant(
+        "wide_sums_of_a_block_before",
+        WALK,
+        "while (start_of(shared, block, blocks) > unit) --block;",
+        "while (start_of(shared, block, blocks) >= unit && block > 0) --block;",
+        ONCE_EACH,
+    ),
+    Mutant("wide_whole_tiles_skipped", WALK, "whole += blocks;", "whole += blocks + 1;", ONCE_EACH),
+    Mutant(
+        "wide_pieces_not_permuted",
+        PLAN,
+        "(column / 8 ^ row % 8) * 16",
+        "column / 8 * 16",
+        PIECES,
+    ),
+    Mutant(
+        "wide_more_blocks_than_k_blocks",
+        LAUNCH,
+        "all = std::min(tiles * columns, processors);",
+        "all = processors;",
+        LIMITS,
+    ),
+    Mutant(
+        "wide_a_single_rows_stride",
+        LAUNCH,
+        "(2 * columns + 15) / 16 * 16;",
+        "2 * columns;",
+        BOXES,
+    ),
+    Mutant(
+        "wide_tile_rows_that_overlap",
+        LAUNCH,
+        "weight.payload_stride_bytes >= tile_columns(weight.k) * kTileBytes &&",
+        "weight.payload_stride_bytes >= 0 &&",
+        BOXES,
+    ),
+]
