@@ -113,8 +113,8 @@ def test_gemm_by_every_path(path: str) -> None:
             assert_gemm_close(y, x, weight, what=f"n {n} k {k} m {m}")
 
 
-# Where the wide path changes its tile, shares tiles out, and decodes once.
-WIDE_TOKENS = (65, 127, 128, 129, 192, 193, 256, 257, 300, 511, 1024, 2048)
+# Where the wide path changes its tile, and shares tiles out or not.
+WIDE_TOKENS = (65, 127, 128, 129, 192, 193, 256, 257, 300, 511, 1024)
 
 
 @pytest.mark.parametrize("bias", (True, False), ids=("bias", "no bias"))
@@ -136,6 +136,17 @@ def test_wide_takes_rows_at_multiples_of_16_bytes(n: int, k: int, bias: bool) ->
             )
         assert_gemm_close(out[:, 8:-8].cpu(), x, weight, added if bias else None, f"m {m}")
         assert bool((out[:, :8] == 7).all() & (out[:, -8:] == 7).all()), f"m {m}"
+
+
+def test_wide_decodes_once() -> None:
+    """A shape for which it does (tests/host_model/select_test.cpp), twice: memory is used again."""
+    if not has_wide():
+        pytest.skip("the wide kernels are for sm_90a alone")
+    weight, bias = realistic_weights(16888, 1024, tile_share=0.5), activations(16888, seed=2)
+    packed, x = pack(weight), activations(2048, 1024)
+    results = [ops.gemm(x.to(DEVICE), *packed, bias.to(DEVICE)) for _ in range(2)]
+    assert_bits_equal(*results)
+    assert_gemm_close(results[0].cpu(), x, weight, bias)
 
 
 def test_wide_on_slices_of_a_weight() -> None:

@@ -89,6 +89,7 @@ TEST(wide_tiles_as_they_were_measured) {
   EXPECT(!is_once(512, 8192, 8192) && !is_once(1024, 4096, 4096), "too few tokens to decode once");
   EXPECT(!is_once(1024, 5120, 25600), "tiles that divide badly");
   EXPECT(is_once(2048, 8192, 8192) && is_once(4096, 28672, 4096), "many tokens");
+  EXPECT(is_once(2048, 16888, 1024), "which tests/test_gpu_device.py counts on");
   GemmTraits alone = kH200;  // no clusters
   alone.clusters[2] = 0;
   EXPECT(!select_gemm(alone, {weight_of(8192, 8192), 4096, 8192}).wide.once, "needs clusters");
