@@ -160,16 +160,16 @@ inline void expect_within_bound(const std::vector<uint16_t>& got,
     const int64_t token = i / n, row = i % n;
     if (got[i] == wanted[i] || (is_nan(got[i]) && is_nan(wanted[i]))) continue;
     double reference = problem.bias.empty() ? 0 : value_of(problem.bias[row]);
-    double magnitude = std::abs(reference);
+    double magnitude = std::abs(reference), finite = magnitude;
     for (int64_t j = 0; j < k; ++j) {
       const double product =
           double{value_of(problem.x.at(token, j))} * value_of(problem.w.at(0, row, j));
       reference += product;
       magnitude += std::abs(product);
+      if (std::isfinite(product)) finite += std::abs(product);
     }
-    if (std::ldexp(magnitude, scale_shift(problem.packed.base)) >= 0x1p127 &&
-        std::isfinite(magnitude))
-      continue;
+    // An overflow may also meet an infinity of the other sign.
+    if (std::ldexp(finite, scale_shift(problem.packed.base)) >= 0x1p127) continue;
     const double ulp = std::ldexp(1.0, std::ilogb(reference) - 7);
     const double bound = ulp / 2 + (k / 16.0 + 1) * 0x1p-23 * magnitude;
     if (std::isfinite(reference) && std::abs(value_of(got[i]) - reference) <= bound) continue;
