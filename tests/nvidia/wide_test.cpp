@@ -142,25 +142,13 @@ std::vector<uint16_t> run_wide(Problem& problem, const PackedView& view) {
   return run_wide(problem, view, workspace);
 }
 
-// A zero is an escape: some tiles have so many that they are raw, some a list, most none.
-void fill_tiles_of_every_kind(Problem& problem, Random& random) {
-  fill_integers(problem, random);
-  for (int64_t row = 0; row < problem.w.n; ++row)
-    for (int64_t k = 0; k < problem.w.k; ++k) {
-      const int64_t tile = row / kTileRows + k / kTileColumns;
-      uint16_t& weight = problem.w.at(0, row, k);
-      const bool stays = tile % 4 == 1 || (tile % 4 == 2 && random() % 10 == 0);
-      if (weight == 0 && !stays) weight = exact_bits(1);
-    }
-}
-
 void fill_bias(Problem& problem, Random& random) {
   problem.bias.resize(problem.w.n);
   for (uint16_t& bias : problem.bias) bias = exact_bits(static_cast<int>(random() % 9) - 4);
 }
 
 void expect_integers_right(Problem& problem, Random& random) {
-  fill_tiles_of_every_kind(problem, random);
+  fill_integers(problem, random);
   problem.pack();
   expect_same(run_wide(problem, problem.view()), integer_product(problem), problem.w.n,
               name_of(problem));
@@ -234,7 +222,7 @@ TEST(shared_tiles_meet_in_memory) {
 TEST(flags_are_down_again) {
   Random random(6);
   Problem problem(256, 256, 64 * 7, shared(256, 5, 256, 256));
-  fill_tiles_of_every_kind(problem, random);
+  fill_integers(problem, random);
   problem.pack();
   Workspace workspace(problem.shape, problem.w.k);
   const std::vector<uint16_t> wanted = integer_product(problem);
@@ -284,7 +272,7 @@ TEST(slices_are_views) {
   for (const WideShape& shape : {whole(128), shared(128, 3, 140, 300), once()}) {
     Problem part(140, 300, 192, shape);
     Problem all(1, 16 * 2 + 300 + 20, 64 + 192 + 64, whole(128));
-    fill_tiles_of_every_kind(all, random);
+    fill_integers(all, random);
     fill_integers(part, random);
     all.pack();
     for (int64_t row = 0; row < 300; ++row)
