@@ -5,10 +5,10 @@
 //
 //   waves 0..7   two groups, 64 rows of W each. The matrix unit takes both operands from shared
 //                memory; between the four instructions of a k-block each wave decodes its 16 rows
-//                of the next one, into a buffer of its group
+//                of the second next one, into a buffer of its group
 //   wave 8       x;  wave 9  encoded tiles;  wave 10  index words and lists (copies.hpp)
 //
-//        encoded ring --> registers --> three buffers a group --+
+//        encoded ring --> registers --> four buffers a group ---+
 //                                        (A, 64 rows)           +--> sums in registers
 //        ring of x ---------------------- (B, all tokens) ------+
 //
@@ -28,7 +28,7 @@
 
 namespace nf12 {
 
-// The sums of one k-block set out; the next one's weights are decoded and stored meanwhile.
+// The sums of one k-block set out; weights of the second next are decoded meanwhile.
 template <WideConfig config>
 NF12_DEVICE void multiply_and_decode(uint64_t a, uint64_t b, bool add, const DecodeConstants& mask,
                                      const WideDecoder<config>& d,
@@ -61,11 +61,16 @@ NF12_DEVICE void multiply_tiles(const WideParams& p, uint32_t shared, WideWalk w
   WideDecoder<config> decoder = WideDecoder<config>::of(shared, wave);
   const int total = walk.total();
   read_encoded(decoder);
-  decode_piece<0>(mask, decoder);
-  decode_piece<1>(mask, decoder);
-  decode_piece<2>(mask, decoder);
-  decode_piece<3>(mask, decoder);
-  finish_decoded(weight, decoder, total > 1);
+  NF12_UNROLL
+  for (int ahead = 0; ahead < Plan::kAhead; ++ahead) {
+    if (ahead >= total) break;
+    decode_piece<0>(mask, decoder);
+    decode_piece<1>(mask, decoder);
+    decode_piece<2>(mask, decoder);
+    decode_piece<3>(mask, decoder);
+    finish_decoded(weight, decoder, ahead + 1 < total);
+  }
+  arch::show_to_copies();
   sync_group(place);
 
   WideRing<Plan::kTokenStages> ring = {0, 0};
@@ -75,6 +80,7 @@ NF12_DEVICE void multiply_tiles(const WideParams& p, uint32_t shared, WideWalk w
     int before = 0;
     NF12_NO_UNROLL
     for (int column = walk.first; column < walk.last; ++column) {
+      arch::show_to_copies();  // what the turn before stored: nothing is in flight to wait for
       arch::wait_barrier(shared + Plan::kTokensFilled + 8 * ring.stage, ring.parity);
       // Past the last tile this decodes the last one again, into a buffer that nobody reads.
       multiply_and_decode(a + buffer * (Plan::kBufferBytes / 16),
@@ -82,7 +88,7 @@ NF12_DEVICE void multiply_tiles(const WideParams& p, uint32_t shared, WideWalk w
                           decoder, sums);
       ++done;
       if (++buffer == Plan::kBuffers) buffer = 0;
-      if (done < total) finish_decoded(weight, decoder, done + 1 < total);
+      if (done + 1 < total) finish_decoded(weight, decoder, done + Plan::kAhead < total);
       arch::await_products<1>();  // of the k-block before: its x and its buffer are free
       if (column > walk.first && lane == 0)
         arch::arrive_barrier(shared + Plan::kTokensRead + 8 * before);
@@ -101,7 +107,7 @@ NF12_DEVICE void multiply_tiles(const WideParams& p, uint32_t shared, WideWalk w
     }
     if (walk.first > 0) gather_sums<config>(p, place, walk, sums);
     // Through the two buffers that hold no weights now.
-    const uint32_t free = (buffer + 1) % Plan::kBuffers * Plan::kBufferBytes;
+    const uint32_t free = (buffer + 3) % Plan::kBuffers * Plan::kBufferBytes;  // the one before
     const uint32_t other = (buffer + 2) % Plan::kBuffers * Plan::kBufferBytes;
     const WideOutput out = {
         row, first_token(p, walk, Plan::kTokens), {buffers + free, buffers + other}};

@@ -40,7 +40,9 @@ struct WidePlan {
   static constexpr int kSums = kTokens / 2;  // of a lane: 64 rows x tokens over 128 lanes
   static constexpr int kTokenStages = config.token_stages;
   static constexpr int kEncodedStages = config.encoded_stages;
-  static constexpr int kBuffers = 3;  // decoded k-blocks of a group: multiplied, next, written
+  // Decoded k-blocks of a group: the one before and this one, multiplied; the next; one written.
+  static constexpr int kBuffers = 4;
+  static constexpr int kAhead = 2;
 
   static constexpr int kRowBytes = 2 * kWideColumns;
   static constexpr int kTokenBytes = kTokens * kRowBytes;  // of x, a k-block

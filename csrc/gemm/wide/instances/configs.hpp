@@ -12,9 +12,7 @@ inline constexpr int kOnceTokens = 256;  // of the form that decodes once
 NF12_INLINE constexpr WideConfig wide_config(int tokens) {
   return {.tokens = tokens,
           .token_stages = tokens == 128 ? 6 : 4,
-          .encoded_stages = tokens == 256   ? 3
-                            : tokens == 192 ? 5
-                                            : 6};
+          .encoded_stages = tokens == 256 ? 2 : 5};
 }
 
 }  // namespace nf12
