@@ -81,13 +81,13 @@ constexpr GemmTraits rdna4_traits(int processors) {
 // NVIDIA: no fused kernels in this version. Geomeans of the ratio to dense over eight shapes (H200,
 // 2026-11-29, cold, dependent launch):
 //   tokens      1     16     32     64    128    256    512   1024   4096
-//   stream   1.33   1.23
-//   cluster         1.14   1.03   0.81
-//   wide                                 0.71   0.68   0.77   0.80   0.97
-//   matrix                 0.6    0.45   0.24
-//   buffered                                    0.38   0.51   0.64   0.88
-// Where wide is not to be had: two launches of the cluster kernel take less than one of the matrix
-// kernel, three about as long as the buffered path, whose unpacking costs the same whatever m is.
+//   stream   1.33   1.24
+//   cluster                1.04   0.82   0.43
+//   buffered                                    0.40   0.53   0.65   0.88
+// and of prototypes (docs/performance.md says which): matrix 0.45 at 64; wide 0.71 at 128, 0.68,
+// 0.77, 0.79 at 1024 and, decoding once, 0.97 at 4096. Where wide is not to be had: two launches of
+// the cluster kernel take less than one of the matrix kernel (m = 128, k x n 4096 x 14336: 72 us
+// and 140), three about as long as the buffered path, whose unpacking costs the same whatever m is.
 constexpr GemmTraits nvidia_traits(int processors) {
   return {.wanted_blocks = 4 * processors,
           .processors = processors,
