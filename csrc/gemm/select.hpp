@@ -44,11 +44,11 @@ struct GemmTraits {
   int64_t buffered_from;  // as many or more are buffered
   // What the code objects hold and the GPU can run: bit t - 1 for t tokens, bit i for
   // kMatrixTokens[i], kClusterTokens[i] and kWideTokens[i].
-  uint32_t fused, matrix, cluster, wide;
-  bool stream, once;     // once: the wide form that decodes every weight once
-  bool combine, unpack;  // a split launch needs the one, the buffered path the other
-  ClusterCounts clusters;
-  int shared_bytes;  // that a launch may give a block
+  uint32_t fused = 0, matrix = 0, cluster = 0, wide = 0;
+  bool stream = false, once = false;     // once: the wide form that decodes every weight once
+  bool combine = false, unpack = false;  // a split launch needs the one, buffered the other
+  ClusterCounts clusters = {};
+  int shared_bytes = 0;  // that a launch may give a block
 };
 
 // RDNA4. Under 16 tokens a matrix instruction would be padded; 16 fill it exactly.
@@ -65,17 +65,7 @@ constexpr GemmTraits rdna4_traits(int processors) {
           .stream_below = 0,
           .cluster_below = 0,
           .wide_from = INT64_MAX,
-          .buffered_from = 1024,
-          .fused = 0,
-          .matrix = 0,
-          .cluster = 0,
-          .wide = 0,
-          .stream = false,
-          .once = false,
-          .combine = false,
-          .unpack = false,
-          .clusters = {},
-          .shared_bytes = 0};
+          .buffered_from = 1024};
 }
 
 // NVIDIA: no fused kernels in this version. Geomeans of the ratio to dense over eight shapes (H200,
@@ -95,17 +85,7 @@ constexpr GemmTraits nvidia_traits(int processors) {
           .stream_below = 17,
           .cluster_below = 193,
           .wide_from = 65,
-          .buffered_from = 193,
-          .fused = 0,
-          .matrix = 0,
-          .cluster = 0,
-          .wide = 0,
-          .stream = false,
-          .once = false,
-          .combine = false,
-          .unpack = false,
-          .clusters = {},
-          .shared_bytes = 0};
+          .buffered_from = 193};
 }
 
 // y [m, n] = x W^T as far as its layout matters.
