@@ -113,7 +113,7 @@ ROOMS = {
     "gather": {"arch", "format"},
     "pack": {"arch", "format"},
     "cpu": {"arch", "format"},
-    "runtime": set(),
+    "runtime": {"arch/words.hpp"},
     "gpu": {"arch", "format", "gemm", "unpack", "gather", "pack", "cpu", "runtime"},
     "torch": {
         "arch",

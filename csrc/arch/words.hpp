@@ -5,6 +5,7 @@
 namespace nf12::arch {
 
 inline constexpr int kWave = 32;
+inline constexpr int kMostClusterBlocks = 8;  // that every GPU with clusters takes
 
 // `count` registers. Sixteen-byte alignment only matters where they lie in memory.
 template <int count>

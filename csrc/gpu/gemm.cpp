@@ -14,8 +14,6 @@ using runtime::Kernel;
 
 namespace {
 
-static_assert(runtime::kMostClusterBlocks == kMostClusterBlocks);
-
 constexpr int stream_shared_bytes(int tokens) {
   return tokens == 8 ? StreamPlan<stream_config(8)>::kSharedBytes
                      : StreamPlan<stream_config(16)>::kSharedBytes;
@@ -44,7 +42,7 @@ GemmTraits traits_of(const Device& device) {
   traits.once = device.has(Kernel::gemm_once_t256) &&
                 OncePlan<kOnceTokens>::kSharedBytes <= device.shared_bytes();
   traits.clusters[1] = processors;
-  for (int blocks = 2; blocks <= kMostClusterBlocks; ++blocks)
+  for (int blocks = 2; blocks <= arch::kMostClusterBlocks; ++blocks)
     traits.clusters[blocks] = device.clusters(blocks);
   traits.shared_bytes = device.shared_bytes();
   traits.combine = device.has(Kernel::gemm_combine);

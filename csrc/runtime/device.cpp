@@ -122,7 +122,7 @@ void Device::load_kernels() {
 void Device::count_clusters() {
   const Function kernel = function(Kernel::gemm_cluster_t64);
   if (kernel == nullptr) return;
-  for (int blocks = 2; blocks <= kMostClusterBlocks; ++blocks) {
+  for (int blocks = 2; blocks <= arch::kMostClusterBlocks; ++blocks) {
     LaunchAttribute dimension = {.id = kCudaClusterDimension, .value = {blocks, 1, 1}};
     const LaunchConfig config = {.grid = {static_cast<unsigned>(blocks), 1, 1},
                                  .block = {512, 1, 1},

@@ -5,14 +5,14 @@
 #include <cstdint>
 #include <string>
 
+#include "csrc/arch/words.hpp"
 #include "csrc/runtime/code_objects.hpp"
 #include "csrc/runtime/driver.hpp"
 #include "csrc/runtime/kernels.hpp"
 
 namespace nf12::runtime {
 
-inline constexpr int kMostDevices = 64;       // of a process
-inline constexpr int kMostClusterBlocks = 8;  // that every GPU with clusters takes
+inline constexpr int kMostDevices = 64;  // of a process
 
 // A matrix in memory whose boxes a kernel copies, for encode_tensor_map.
 struct TensorBoxes {
@@ -67,7 +67,7 @@ class Device {
   std::string arch_;
   int multiprocessors_ = 0;
   int shared_bytes_ = 0;
-  std::array<int, kMostClusterBlocks + 1> clusters_ = {};
+  std::array<int, arch::kMostClusterBlocks + 1> clusters_ = {};
   bool has_dependent_launch_ = false;
   bool has_kernels_ = false;
   std::array<Function, kKernels> functions_ = {};

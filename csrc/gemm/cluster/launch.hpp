@@ -13,7 +13,7 @@
 namespace nf12 {
 
 // How many clusters of so many blocks run at once; 0: the card has none of them.
-using ClusterCounts = std::array<int, kMostClusterBlocks + 1>;
+using ClusterCounts = std::array<int, arch::kMostClusterBlocks + 1>;
 
 // How tile rows and columns are shared out.
 struct ClusterShape {
@@ -43,7 +43,7 @@ constexpr ClusterShape cluster_shape(const ClusterConfig& config, const PackedVi
   const auto columns = static_cast<int>(tile_columns(weight.k));
   ClusterShape best = {0, 1, 1};
   int64_t least = INT64_MAX;
-  for (int blocks = 1; blocks <= std::min(kMostClusterBlocks, columns); ++blocks) {
+  for (int blocks = 1; blocks <= std::min(arch::kMostClusterBlocks, columns); ++blocks) {
     if (at_once[blocks] == 0) continue;
     const int stretch = (columns + blocks - 1) / blocks;
     // As few rounds of clusters as rows allow, or one more.
@@ -67,8 +67,9 @@ constexpr ClusterShape cluster_shape(const ClusterConfig& config, const PackedVi
 
 // The kernel takes whole tiles and reads x in pieces of 16 bytes.
 constexpr bool cluster_takes(const PackedView& weight) {
-  return weight.k % kTileColumns == 0 && tile_columns(weight.k) < INT32_MAX / kMostClusterBlocks &&
-         tile_rows(weight.n) < INT32_MAX / kMostClusterBlocks;
+  return weight.k % kTileColumns == 0 &&
+         tile_columns(weight.k) < INT32_MAX / arch::kMostClusterBlocks &&
+         tile_rows(weight.n) < INT32_MAX / arch::kMostClusterBlocks;
 }
 
 constexpr Grid cluster_grid(const ClusterConfig& config, ClusterParams& p,

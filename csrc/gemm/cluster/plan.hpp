@@ -6,8 +6,6 @@
 
 namespace nf12 {
 
-inline constexpr int kMostClusterBlocks = 8;  // that every card which has clusters takes
-
 template <ClusterConfig config>
 struct ClusterPlan {
   static constexpr int kTokens = config.tokens;
