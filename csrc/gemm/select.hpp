@@ -42,6 +42,9 @@ struct GemmTraits {
   int64_t cluster_below;  // of the others, fewer go to clusters
   int64_t wide_from;      // as many or more are wide, where it takes them
   int64_t buffered_from;  // as many or more are buffered
+  // Of those that their path does not take, as many or more are buffered rather than left to the
+  // matrix kernel, where torch's own matmul has rows at multiples of 16 bytes.
+  int64_t buffered_instead_from;
   // What the code objects hold and the GPU can run: bit t - 1 for t tokens, bit i for
   // kMatrixTokens[i], kClusterTokens[i] and kWideTokens[i].
   uint32_t fused = 0, matrix = 0, cluster = 0, wide = 0;
@@ -65,7 +68,8 @@ constexpr GemmTraits rdna4_traits(int processors) {
           .stream_below = 0,
           .cluster_below = 0,
           .wide_from = INT64_MAX,
-          .buffered_from = 1024};
+          .buffered_from = 1024,
+          .buffered_instead_from = 1024};
 }
 
 // NVIDIA: no fused kernels in this version. Geomeans of the ratio to dense over eight shapes (H200,
@@ -78,6 +82,8 @@ constexpr GemmTraits rdna4_traits(int processors) {
 // 0.77, 0.79 at 1024 and, decoding once, 0.97 at 4096. Where wide is not to be had: two launches of
 // the cluster kernel take less than one of the matrix kernel (m = 128, k x n 4096 x 14336: 72 us
 // and 140), three about as long as the buffered path, whose unpacking costs the same whatever m is.
+// The matrix kernel takes 65 tokens as it takes 128: unpacking (67 us there) and torch.mm (33) are
+// the faster way from there on for what the others do not take.
 constexpr GemmTraits nvidia_traits(int processors) {
   return {.wanted_blocks = 4 * processors,
           .processors = processors,
@@ -85,7 +91,8 @@ constexpr GemmTraits nvidia_traits(int processors) {
           .stream_below = 17,
           .cluster_below = 193,
           .wide_from = 65,
-          .buffered_from = 193};
+          .buffered_from = 193,
+          .buffered_instead_from = 65};
 }
 
 // y [m, n] = x W^T as far as its layout matters.
@@ -250,6 +257,9 @@ constexpr GemmChoice select_gemm(const GemmTraits& traits, const GemmProblem& pr
                          : problem.m < traits.buffered_from ? GemmPath::kMatrix
                                                             : GemmPath::kBuffered;
   GemmChoice choice = choice_of(first, traits, problem);
+  const bool is_aligned = problem.x_is_aligned && problem.y_is_aligned && problem.weight.k % 8 == 0;
+  if (!choice && is_aligned && problem.m >= traits.buffered_instead_from)
+    choice = buffered_choice(traits, problem);
   for (const GemmPath other : {GemmPath::kMatrix, GemmPath::kFused, GemmPath::kBuffered})
     if (!choice && other != first) choice = choice_of(other, traits, problem);
   return choice;

@@ -133,6 +133,32 @@ TEST(streaming_takes_whole_tiles_and_aligned_tokens) {
   expect_text(text(stream_choice(kR9700, {whole, 1, 4096})), "refused: is not built for this GPU");
 }
 
+// There two launches and torch's own matmul beat one launch of the matrix kernel, unless its rows
+// would not be aligned.
+TEST(tails_of_k_are_buffered_where_the_matrix_kernel_is_slower) {
+  const int64_t from = kH200.buffered_instead_from;
+  for (const GemmTraits& traits : {kH200, kWithoutWide}) {
+    expect_text(selected(traits, from - 1, 4096, 4104), "matrix t64 s16");
+    expect_text(selected(traits, from, 4096, 4104), "buffered t0 s0");
+    expect_text(selected(traits, traits.buffered_from - 1, 4096, 4104), "buffered t0 s0");
+    expect_text(selected(traits, from, 4096, 4100), "matrix t128 s16");
+    expect_text(selected(traits, traits.buffered_from, 4096, 4100), "buffered t0 s0");
+  }
+  const PackedView w = weight_of(4096, 4104);
+  const auto with = [&](auto change) {
+    GemmProblem problem = {.weight = w, .m = from, .x_stride = 4104};
+    change(problem);
+    return text(select_gemm(kH200, problem));
+  };
+  expect_text(with([](GemmProblem& p) { p.x_is_aligned = false; }), "matrix t128 s16");
+  expect_text(with([](GemmProblem& p) { p.y_is_aligned = false; }), "matrix t128 s16");
+  expect_text(with([](GemmProblem& p) { p.bias = true; }), "buffered t0 s0");
+  GemmTraits traits = kH200;  // no kernels to unpack with
+  traits.unpack = false;
+  expect_text(selected(traits, from, 4096, 4104), "matrix t128 s16");
+  expect_text(selected(kR9700, 65, 4096, 4104), "matrix t128 s4");
+}
+
 TEST(blocks_of_the_stream_share_out_the_rows) {
   EXPECT(stream_blocks(256, 132) == 132, "two rows or one a block");
   EXPECT(stream_blocks(64, 132) == 64, "no block without a row");

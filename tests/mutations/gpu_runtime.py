@@ -95,6 +95,13 @@ RUNTIME = [
         "host_select_test",
     ),
     Mutant(
+        "tail_of_k_buffered_with_rows_off_16_bytes",
+        SELECT,
+        "problem.weight.k % 8 == 0;",
+        "problem.weight.k % 4 == 0;",
+        "host_select_test",
+    ),
+    Mutant(
         "kernel_chosen_that_is_not_built",
         SELECT,
         "(traits.fused >> (problem.m - 1) & 1) == 0",
