@@ -12,6 +12,7 @@ set(nf12_units
     gemm_matrix  csrc/gemm/matrix/instances/matrix.cpp   gfx12,sm
     gemm_stream  csrc/gemm/stream/instances/stream.cpp   sm
     gemm_cluster csrc/gemm/cluster/instances/cluster.cpp sm
+    gemm_warpgroup csrc/gemm/warpgroup/instances/warpgroup.cpp sm
     gemm_wide    csrc/gemm/wide/instances/wide.cpp       sm
     gemm_once    csrc/gemm/wide/instances/once.cpp       sm
     gemm_combine csrc/gemm/instances/combine.cpp         gfx12,sm

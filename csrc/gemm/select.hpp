@@ -3,7 +3,8 @@
 //
 //   fused      a kernel per token count, for few tokens: each weight decoded once, no matrix unit
 //   stream     matrix instructions for few tokens, one block a multiprocessor (NVIDIA)
-//   cluster    the same for up to 64 tokens a launch, clusters of blocks that split k (NVIDIA)
+//   cluster    clusters of blocks that split k (NVIDIA): warpgroups for up to 128 tokens on sm_90a,
+//              the instructions of `stream` elsewhere, up to 64 tokens a launch
 //   wide       matrix instructions on shared memory, 128 to 256 tokens a tile (sm_90a)
 //   matrix     matrix instructions, 16 to 128 tokens a block
 //   buffered   the weight unpacked slice by slice, each multiplied by torch's own matmul
@@ -18,6 +19,7 @@
 #include "csrc/gemm/matrix/launch.hpp"
 #include "csrc/gemm/stream/instances/configs.hpp"
 #include "csrc/gemm/stream/launch.hpp"
+#include "csrc/gemm/warpgroup/launch.hpp"
 #include "csrc/gemm/wide/launch.hpp"
 
 namespace nf12 {
@@ -46,8 +48,8 @@ struct GemmTraits {
   // matrix kernel, where torch's own matmul has rows at multiples of 16 bytes.
   int64_t buffered_instead_from;
   // What the code objects hold and the GPU can run: bit t - 1 for t tokens, bit i for
-  // kMatrixTokens[i], kClusterTokens[i] and kWideTokens[i].
-  uint32_t fused = 0, matrix = 0, cluster = 0, wide = 0;
+  // kMatrixTokens[i], kClusterTokens[i], kWarpgroupTokens[i] and kWideTokens[i].
+  uint32_t fused = 0, matrix = 0, cluster = 0, warpgroup = 0, wide = 0;
   bool stream = false, once = false;     // once: the wide form that decodes every weight once
   bool combine = false, unpack = false;  // a split launch needs the one, buffered the other
   ClusterCounts clusters = {};
@@ -90,7 +92,7 @@ constexpr GemmTraits nvidia_traits(int processors) {
           .fused_below = 0,
           .stream_below = 17,
           .cluster_below = 193,
-          .wide_from = 65,
+          .wide_from = 129,
           .buffered_from = 193,
           .buffered_instead_from = 65};
 }
@@ -111,6 +113,7 @@ struct GemmChoice {
   int tokens = 0;  // of a block: which compiled kernel; buffered: none
   int splits = 0;  // of k, asked of fused_grid and matrix_grid; wide: 2 where blocks share tiles
   const char* refusal = nullptr;
+  bool warpgroup = false;   // the form of the cluster path
   int64_t passes = 1;       // cluster: launches, which share out the tokens evenly
   ClusterShape shape = {};  // of each
   WideShape wide = {};
@@ -154,9 +157,27 @@ constexpr GemmChoice stream_choice(const GemmTraits& traits, const GemmProblem& 
   return choice;
 }
 
+// The form of the cluster path that is faster where it is to be had; no tokens if it is not.
+constexpr GemmChoice warpgroup_choice(const GemmTraits& traits, const GemmProblem& problem) {
+  GemmChoice choice = {.path = GemmPath::kCluster, .warpgroup = true};
+  if (!problem.x_is_aligned || !warpgroup_takes(problem.weight, problem.m, problem.x_stride))
+    return choice;
+  for (int i = 5; i >= 0; --i)
+    if ((traits.warpgroup >> i & 1) != 0 && kWarpgroupTokens[i] >= problem.m)
+      choice.tokens = kWarpgroupTokens[i];
+  if (choice.tokens == 0) return choice;
+  choice.shape = warpgroup_shape(warpgroup_config(choice.tokens), problem.weight, traits.clusters,
+                                 traits.shared_bytes);
+  choice.splits = choice.shape.blocks;
+  if (choice.shape.rows == 0) choice.tokens = 0;
+  return choice;
+}
+
 // Past the tokens that a kernel takes: several launches one after the other, each with as many.
 constexpr GemmChoice cluster_choice(const GemmTraits& traits, const GemmProblem& problem) {
-  GemmChoice choice = {.path = GemmPath::kCluster};
+  GemmChoice choice = warpgroup_choice(traits, problem);
+  if (choice.tokens > 0) return choice;
+  choice = {.path = GemmPath::kCluster};
   choice.passes = (problem.m + kClusterMostTokens - 1) / kClusterMostTokens;
   const int64_t tokens = (problem.m + choice.passes - 1) / choice.passes;
   for (int i = 3; i >= 0; --i)
@@ -187,6 +208,8 @@ constexpr GemmChoice wide_choice(const GemmTraits& traits, const GemmProblem& pr
     choice.refusal = "needs rows of x that do not overlap";
   else if (weight.k % kTileColumns != 0)
     choice.refusal = "needs in_features a multiple of 64";
+  else if (weight.n % 8 != 0)
+    choice.refusal = "needs out_features a multiple of 8";
   else if (!wide_takes(weight))
     choice.refusal = "cannot reach tile rows this far apart";
   else if (problem.m > INT32_MAX / 2)

@@ -33,6 +33,8 @@ GemmTraits traits_of(const Device& device) {
                      stream_shared_bytes(tokens) <= device.shared_bytes();
   for (int i = 0; i < 4; ++i)
     traits.cluster |= uint32_t{device.has(runtime::cluster_kernel(kClusterTokens[i]))} << i;
+  for (int i = 0; i < 6; ++i)
+    traits.warpgroup |= uint32_t{device.has(runtime::warpgroup_kernel(kWarpgroupTokens[i]))} << i;
   for (int i = 0; i < 3; ++i) {
     const WideShape shape = {.tokens = kWideTokens[i]};
     traits.wide |= uint32_t{device.has(runtime::wide_kernel(shape.tokens)) &&
@@ -94,6 +96,14 @@ void launch_wide(Queue& queue, const GemmLaunch& launch, char* workspace) {
                          p);
 }
 
+void launch_warpgroup(Queue& queue, const GemmLaunch& launch) {
+  WarpgroupParams p = launch.params.warpgroup;
+  const GemmParams& gemm = p.cluster.gemm;
+  p.x_map = map_of(queue.device(), x_layout(gemm, launch.warpgroup_tokens));
+  queue.launch_dependent(launch.kernel, launch.grid.x, gemm.splits, launch.grid.threads,
+                         launch.shared_bytes, p);
+}
+
 // As many rows as the workspace holds, launch after launch.
 void launch_once(Queue& queue, const GemmLaunch& launch, char* workspace) {
   const GemmParams all = launch.params.gemm;
@@ -150,6 +160,14 @@ GemmLaunch plan_gemm(const GemmArgs& args, const GemmChoice& choice, const GemmT
     launch.grid = stream_grid(stream_config(choice.tokens), launch.params.stream, blocks);
     launch.shared_bytes = stream_shared_bytes(choice.tokens);
     p.splits = 1;  // blocks of a cluster
+  } else if (choice.path == GemmPath::kCluster && choice.warpgroup) {
+    launch.warpgroup_tokens = choice.tokens;
+    launch.kernel = runtime::warpgroup_kernel(choice.tokens);
+    launch.grid =
+        warpgroup_grid(warpgroup_config(choice.tokens), launch.params.cluster, choice.shape);
+    launch.shared_bytes = std::max(warpgroup_shared_bytes(choice.tokens, choice.shape),
+                                   traits.shared_bytes / 2 + 1024);  // as below
+    return launch;
   } else if (choice.path == GemmPath::kCluster) {
     launch.kernel = runtime::cluster_kernel(choice.tokens);
     launch.grid = cluster_grid(cluster_config(choice.tokens), launch.params.cluster, choice.shape);
@@ -176,6 +194,7 @@ GemmLaunch plan_gemm(const GemmArgs& args, const GemmChoice& choice, const GemmT
 void gemm(Queue& queue, const GemmLaunch& launch, void* workspace) {
   if (launch.wide.once) return launch_once(queue, launch, static_cast<char*>(workspace));
   if (launch.wide.tokens > 0) return launch_wide(queue, launch, static_cast<char*>(workspace));
+  if (launch.warpgroup_tokens > 0) return launch_warpgroup(queue, launch);
   if (launch.shared_bytes > 0) {
     auto params = launch.params;
     GemmParams& p = params.gemm;

@@ -40,14 +40,16 @@ struct GemmLaunch {
   Grid grid;
   union {
     GemmParams gemm;
-    StreamParams stream;    // a gemm, and more
-    ClusterParams cluster;  // likewise
+    StreamParams stream;        // a gemm, and more
+    ClusterParams cluster;      // likewise
+    WarpgroupParams warpgroup;  // a cluster, and more
     WideParams wide;
     OnceParams once;  // a wide, and more
   } params;
-  WideShape wide;    // wide; else no tokens
-  int shared_bytes;  // stream, cluster, wide; else 0
-  int64_t tokens;    // of all launches; of each, as many as its params say
+  WideShape wide;        // wide; else no tokens
+  int warpgroup_tokens;  // of its kernel; else 0
+  int shared_bytes;      // stream, cluster, wide; else 0
+  int64_t tokens;        // of all launches; of each, as many as its params say
   size_t workspace_bytes;
 };
 GemmLaunch plan_gemm(const GemmArgs& args, const GemmChoice& choice, const GemmTraits& traits);

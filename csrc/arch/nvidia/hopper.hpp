@@ -16,6 +16,12 @@
 // from there.
 #define NF12_ARGUMENT(type) const __grid_constant__ type
 
+// All shared memory of the block, given by the launch, from a multiple of 1,024 on: permuted rows
+// repeat after as many bytes.
+#define NF12_SHARED_ALIGNED(name)                             \
+  extern __shared__ __align__(1024) uint32_t name##_memory[]; \
+  const nf12::arch::Shared<uint32_t> name { name##_memory }
+
 #if NF12_HOPPER
 namespace nf12::arch {
 
@@ -102,6 +108,11 @@ NF12_DEVICE void wait_barrier(uint32_t barrier, uint32_t parity) {
         : "memory");
   } while (over == 0);
 }
+// Of the first `lanes` of a block.
+template <int lanes>
+NF12_DEVICE void sync_lanes() {
+  asm volatile("bar.sync 1, %0;" ::"n"(lanes) : "memory");
+}
 // Of the 128 lanes of a warpgroup; 0 is sync_block's.
 NF12_DEVICE void sync_group(int barrier) {
   asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");
@@ -134,11 +145,26 @@ NF12_DEVICE void copy_box_to(uint32_t blocks, uint32_t to, const void* map, uint
       "l"(map), "r"(barrier), "r"(column), "r"(row), "h"(static_cast<uint16_t>(blocks))
       : "memory");
 }
+// Asynchronous, and no copy in the sense above: show_to_copies after await_copies.
+NF12_DEVICE void copy_word(uint32_t to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
 NF12_DEVICE void copy_bytes(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
       "[%3];" ::"r"(to),
       "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+// To the same place of another block of the cluster, whose own barrier counts.
+NF12_DEVICE void send_bytes(int rank, uint32_t to, uint32_t from, uint32_t bytes,
+                            uint32_t barrier) {
+  asm volatile(
+      "{\n.reg .b32 there, counter;\nmapa.shared::cluster.u32 there, %0, %4;\n"
+      "mapa.shared::cluster.u32 counter, %3, %4;\n"
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [there], [%1], %2, "
+      "[counter];\ncp.async.bulk.commit_group;\n}" ::"r"(to),
+      "r"(from), "r"(bytes), "r"(barrier), "r"(rank)
       : "memory");
 }
 // The other way; past the edge nothing is written. A group of its own.
@@ -285,6 +311,54 @@ NF12_DEVICE void multiply_shared(float (&d)[128], uint64_t a, uint64_t b, bool a
                : "l"(a), "l"(b), "r"(static_cast<uint32_t>(add)));
 }
 #undef NF12_MULTIPLY
+
+// The same with A in registers: a lane's fragment of step `step`, of the wave's 16 of the 64 rows.
+#define NF12_NAMES_0_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define NF12_NAMES_16_8 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define NF12_NAMES_32_8 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define NF12_NAMES_32_16 \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define NF12_MULTIPLY(tokens, names, a, b)                                                \
+  "wgmma.mma_async.sync.aligned.m64n" tokens "k16.f32.bf16.bf16 {" names "}, {" a "}, " b \
+  ", 1, 1, 1, 0;"
+#define NF12_FRAGMENT(w, step, b) \
+  "r"(w[4 * step]), "r"(w[4 * step + 1]), "r"(w[4 * step + 2]), "r"(w[4 * step + 3]), "l"(b)
+NF12_DEVICE void multiply_fragment(float (&d)[16], const uint32_t (&w)[16], int step, uint64_t b) {
+  asm volatile(NF12_MULTIPLY("32", NF12_NAMES_0_16, "%16, %17, %18, %19", "%20")
+               : NF12_SUMS_8(d, 0), NF12_SUMS_8(d, 8)
+               : NF12_FRAGMENT(w, step, b));
+}
+NF12_DEVICE void multiply_fragment(float (&d)[24], const uint32_t (&w)[16], int step, uint64_t b) {
+  asm volatile(NF12_MULTIPLY("48", NF12_NAMES_0_16 NF12_NAMES_16_8, "%24, %25, %26, %27", "%28")
+               : NF12_SUMS_8(d, 0), NF12_SUMS_8(d, 8), NF12_SUMS_8(d, 16)
+               : NF12_FRAGMENT(w, step, b));
+}
+NF12_DEVICE void multiply_fragment(float (&d)[32], const uint32_t (&w)[16], int step, uint64_t b) {
+  asm volatile(NF12_MULTIPLY("64", NF12_NAMES_0, "%32, %33, %34, %35", "%36")
+               : NF12_SUMS_32(d, 0)
+               : NF12_FRAGMENT(w, step, b));
+}
+NF12_DEVICE void multiply_fragment(float (&d)[40], const uint32_t (&w)[16], int step, uint64_t b) {
+  asm volatile(NF12_MULTIPLY("80", NF12_NAMES_0 NF12_NAMES_32_8, "%40, %41, %42, %43", "%44")
+               : NF12_SUMS_32(d, 0), NF12_SUMS_8(d, 32)
+               : NF12_FRAGMENT(w, step, b));
+}
+NF12_DEVICE void multiply_fragment(float (&d)[48], const uint32_t (&w)[16], int step, uint64_t b) {
+  asm volatile(NF12_MULTIPLY("96", NF12_NAMES_0 NF12_NAMES_32_16, "%48, %49, %50, %51", "%52")
+               : NF12_SUMS_32(d, 0), NF12_SUMS_8(d, 32), NF12_SUMS_8(d, 40)
+               : NF12_FRAGMENT(w, step, b));
+}
+NF12_DEVICE void multiply_fragment(float (&d)[64], const uint32_t (&w)[16], int step, uint64_t b) {
+  asm volatile(NF12_MULTIPLY("128", NF12_NAMES_0 NF12_NAMES_32, "%64, %65, %66, %67", "%68")
+               : NF12_SUMS_32(d, 0), NF12_SUMS_32(d, 32)
+               : NF12_FRAGMENT(w, step, b));
+}
+#undef NF12_FRAGMENT
+#undef NF12_MULTIPLY
+#undef NF12_NAMES_32_16
+#undef NF12_NAMES_32_8
+#undef NF12_NAMES_16_8
+#undef NF12_NAMES_0_16
 #undef NF12_SUMS_32
 #undef NF12_SUMS_8
 #undef NF12_NAMES_96

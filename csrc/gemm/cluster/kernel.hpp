@@ -9,9 +9,8 @@
 //     column is there and when its place is free, so that waves are at different steps of different
 //     columns: with a barrier of the block at every column they decoded all at once, then all read
 //     x, and 14 rows took 0.99 us a column instead of 0.79 (H200, 2026-11-29, m = 32).
-//   - The others own a tile row each, or take turns at its columns. A wave's tiles travel to its
-//   own
-//     ring by asynchronous copies while the one before is decoded and multiplied.
+//   - The others own a tile row each, or take turns at its columns. A wave's tiles travel to a ring
+//     of its own by asynchronous copies while the one before is decoded and multiplied.
 //   - Decoded, a lane's weights are its A fragments; x, read from the ring, is the B operand.
 //   - At the end a wave sends its sums of a tile row to the block of the cluster that adds up that
 //     row: into that block's shared memory, whose barrier counts the bytes that came.
@@ -244,6 +243,7 @@ NF12_DEVICE void cluster_gemm(const ClusterParams& p) {
                      .step = p.turns,
                      .own = 0,
                      .listed = 0,
+                     .word = 0,
                      .entry = 0};
   if (place.count > 0) {
     if (lane < kTileBytes / 128) arch::prefetch(tile + 128 * lane);

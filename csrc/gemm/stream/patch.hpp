@@ -23,14 +23,13 @@ NF12_DEVICE int decoded_word(const DecodedPlace& place, int owner, int slot) {
   return (quarter < 3 ? place.tile + quarter * kQuarterWords : place.rest) + owner * 4 + slot % 4;
 }
 
-NF12_DEVICE void put_entry(const arch::Shared<uint32_t>& shared, const DecodedPlace& place,
-                           uint32_t entry_bits) {
+// Which 16 bits of shared memory an entry replaces.
+NF12_DEVICE int decoded_half(const DecodedPlace& place, const Escape& escape) {
   using arch::Fragments;
-  const Escape escape = Escape::from_bits(entry_bits);
   const int row = static_cast<int>(escape.position / kTileColumns);
   const int column = static_cast<int>(escape.position % kTileColumns);
-  const int word = decoded_word(place, Fragments::owner(row, column), Fragments::slot(row, column));
-  arch::store_shared2(shared, 2 * word + column % 2, escape.value);
+  return 2 * decoded_word(place, Fragments::owner(row, column), Fragments::slot(row, column)) +
+         column % 2;
 }
 
 // `mine`: entry lane() of the list, fetched a tile ahead; the rest of a long one is read here.
@@ -38,15 +37,19 @@ NF12_DEVICE void patch_list(const arch::Shared<uint32_t>& shared, const DecodedP
                             const uint32_t* entries, int count, uint32_t mine,
                             uint32_t (&w)[kLanePairs]) {
   const int lane = arch::lane();
+  const Escape own = Escape::from_bits(mine);
+  const int half = decoded_half(place, own);
   arch::sync_wave();  // every lane has read its part of the encoded tile
   NF12_UNROLL
   for (int i = 0; i < kLanePairs; i += 4)
     arch::store_shared16(shared, decoded_word(place, lane, i),
                          {{w[i], w[i + 1], w[i + 2], w[i + 3]}});
   arch::sync_wave();
-  if (lane < count) put_entry(shared, place, mine);
-  if (lane + arch::kWave < count)
-    put_entry(shared, place, arch::load_words<1>(entries + lane + arch::kWave).w[0]);
+  if (lane < count) arch::store_shared2(shared, half, own.value);
+  if (lane + arch::kWave < count) {
+    const Escape far = Escape::from_bits(arch::load_words<1>(entries + lane + arch::kWave).w[0]);
+    arch::store_shared2(shared, decoded_half(place, far), far.value);
+  }
   arch::sync_wave();
   NF12_UNROLL
   for (int i = 0; i < kLanePairs; i += 4) {

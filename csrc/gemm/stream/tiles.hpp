@@ -12,12 +12,14 @@ struct TileIndex {
   int step;               // words from one of its tiles to the next
   uint32_t own;
   uint32_t listed;  // bit i: tile i of those to come has escapes
-  uint32_t entry;   // entry lane() of the list of the first of them
+  uint32_t word;    // of the next tile; 0 if it names nothing, or what lies outside the table
+  uint32_t entry;   // entry lane() of its list
 };
 
 NF12_DEVICE void fetch_entries(const PackedView& weight, TileIndex& index, int tile) {
   const IndexWord word = IndexWord::from_bits(arch::broadcast(index.own, tile % arch::kWave));
-  if (word.is_raw() || !word.is_inside(weight.quads)) return;
+  index.word = word.is_inside(weight.quads) ? word.bits() : 0;
+  if (index.word == 0 || word.is_raw()) return;
   const int lane = arch::lane();
   if (lane < static_cast<int>(word.count))
     index.entry =
@@ -69,15 +71,13 @@ NF12_DEVICE LaneTile read_tile(const arch::Shared<uint32_t>& shared, int stage_w
 NF12_DEVICE void patch_next(const PackedView& weight, const arch::Shared<uint32_t>& shared,
                             const DecodedPlace& place, int t, int count, TileIndex& index,
                             uint32_t (&w)[kLanePairs]) {
-  if (index.listed & 1) {
-    const IndexWord word = IndexWord::from_bits(arch::broadcast(index.own, t % arch::kWave));
+  if ((index.listed & 1) != 0 && index.word != 0) {
+    const IndexWord word = IndexWord::from_bits(index.word);
     const uint32_t* entries = weight.escapes + int64_t{word.quad} * kEntriesPerQuad;
-    if (!word.is_inside(weight.quads)) {
-    } else if (word.is_raw()) {
+    if (word.is_raw())
       patch_raw(entries, w);
-    } else {
+    else
       patch_list(shared, place, entries, static_cast<int>(word.count), index.entry, w);
-    }
   }
   index.listed >>= 1;
   if (index.listed & 1) fetch_entries(weight, index, t + 1);

@@ -102,10 +102,6 @@ constexpr bool wide_takes(const PackedView& weight) {
 
 // ---- what the tensor unit copies ----
 
-constexpr int64_t row_stride_bytes(int64_t elements, int64_t columns, int64_t rows) {
-  return rows > 1 ? 2 * elements : (2 * columns + 15) / 16 * 16;  // of one row any will do
-}
-
 constexpr TensorLayout encoded_layout(const PackedView& w) {
   const int64_t bytes = tile_columns(w.k) * kTileBytes;
   return {w.payload,
@@ -116,11 +112,6 @@ constexpr TensorLayout encoded_layout(const PackedView& w) {
           kTileBytes / 8,
           kWideTileRows,
           false};
-}
-// A box of x: `tokens` of 64 columns.
-constexpr TensorLayout x_layout(const GemmParams& p, int tokens) {
-  const int64_t k = p.weight.k;
-  return {p.x, 2, k, p.m, row_stride_bytes(p.x_stride, k, p.m), kWideColumns, tokens, true};
 }
 constexpr TensorLayout y_layout(const GemmParams& p) {
   const int64_t n = p.weight.n;

@@ -1,23 +1,9 @@
 // What a launch of the wide kernel is given, by value.
 #pragma once
 #include "csrc/gemm/params.hpp"
+#include "csrc/gemm/tensor_map.hpp"
 
 namespace nf12 {
-
-// As cuTensorMapEncodeTiled writes it.
-struct alignas(64) TensorMap {
-  uint64_t words[16];
-};
-
-// A matrix in memory as the tensor unit copies it, box by box.
-struct TensorLayout {
-  const void* base;
-  int element_bytes;         // 2 (BF16) or 8
-  int64_t columns, rows;     // elements; past them a box reads zeros and writes nothing
-  int64_t row_stride_bytes;  // a multiple of 16
-  int box_columns, box_rows;
-  bool permuted;  // in shared memory, as matrix instructions read it: a row is 128 bytes
-};
 
 struct WideParams {
   GemmParams gemm;       // x and y lie where the maps say; partials: [blocks, 128, tokens] of sums

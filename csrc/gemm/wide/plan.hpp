@@ -1,6 +1,7 @@
 // The shared memory of one compiled wide kernel, and who does what in its block.
 #pragma once
 #include "csrc/format/escapes.hpp"
+#include "csrc/gemm/tensor_map.hpp"
 #include "csrc/gemm/wide/config.hpp"
 
 namespace nf12 {
@@ -16,14 +17,6 @@ inline constexpr int kTokenWave = 8, kEncodedWave = 9, kListWave = 10;
 
 inline constexpr int kFetchedEntries =
     32;  // of a list, one a lane; the rest of a longer one is rare
-
-// Where the matrix unit reads (row, column) of a block with rows of 64 columns, and where stores of
-// it leave the outputs: eight neighbouring rows have the same 8 columns in different banks.
-//
-//   row r    128 bytes at 128 r, eight pieces of 16 bytes (8 columns); piece c lies at c ^ (r % 8)
-NF12_INLINE constexpr uint32_t block_byte(uint32_t row, uint32_t column) {
-  return 128 * row + (column / 8 ^ row % 8) * 16 + column % 8 * 2;
-}
 
 // A lane decodes rows l / 4 and l / 4 + 8 of a tile, columns 16 (l % 4) .. + 15: four pieces.
 NF12_INLINE constexpr uint32_t piece_byte(int lane, int i) {

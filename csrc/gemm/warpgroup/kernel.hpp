@@ -1,0 +1,168 @@
+// GEMM for 17 to 128 tokens on the matrix unit of sm_90a: y[t, j] = sum_k x[t, k] W[j, k], bound by
+// the bytes of the weights; by shared memory from 96 tokens on.
+//
+// What the cluster kernel does, with instructions that four waves issue together and that read x
+// from shared memory once for 64 rows of W instead of 16:
+//
+//   - A cluster of blocks owns some tile rows and shares out their tile columns: block r of the
+//     cluster has one stretch of every row.
+//   - A wave has a tile row, four waves are a group; groups own rows of their own, or take turns at
+//     the columns of the same ones. A wave's tiles travel to a ring of its own by asynchronous
+//     copies. Decoded, a lane's weights are its A fragments: they stay in registers, in two sets,
+//     so that a tile is decoded while the one before is multiplied.
+//   - One more group brings x and permutes it to the order of the fragments (tokens.hpp).
+//   - At the end the sums of a tile row meet in the block that adds them up (sums.hpp).
+//
+//        payload --> rings of the waves --> registers (A) --+
+//                                                            +--> sums in registers
+//        x --> ring, permuted in place ----------------(B) --+
+//
+// The four waves of a group wait for one another at every tile: what delays one, as a list does,
+// delays four. So lists are fetched a tile ahead, and where an entry goes is known before the tile
+// is stored.
+//
+// Launched with the dependent-launch attribute, a block starts while the kernel before it still
+// runs: it brings its first tiles to the L2, and neither reads nor writes before the wait.
+//
+// Order of a sum: tile columns of a group ascending, the hardware's own order within one; then the
+// groups by turn, the blocks ascending. Equal launches give equal bits. Not handled
+// (warpgroup_takes): k off a multiple of 64, x off 16 bytes, rows of x that overlap.
+#pragma once
+#include "csrc/gemm/stream/tiles.hpp"
+#include "csrc/gemm/warpgroup/sums.hpp"
+
+namespace nf12 {
+
+// The waves that multiply. `tile`: the first of a wave's, `index` its word.
+template <WarpgroupConfig config>
+NF12_DEVICE void multiply_tiles(const PackedView& weight, const WarpgroupPlace& place, int turns,
+                                const arch::Shared<uint32_t>& shared, const uint8_t* tile,
+                                TileIndex& index, float (&sums)[WarpgroupPlan<config>::kSums]) {
+  using Plan = WarpgroupPlan<config>;
+  constexpr int kAhead = Plan::kStages - 1;
+  const int ring = Plan::kRings + place.wave * Plan::kRingWords;
+  const int rest = Plan::kRest + place.wave * kRestWords;
+  int next = 0;  // word of the stage that is copied to next
+  const auto copy_next = [&](bool wanted) {
+    copy_tile(wanted && place.has_row, shared, ring + next, tile);
+    arch::close_copies();
+    tile += turns * kTileBytes;
+    next = next == kAhead * Plan::kTileWords ? 0 : next + Plan::kTileWords;
+  };
+  NF12_UNROLL
+  for (int t = 0; t < kAhead; ++t) copy_next(t < place.count);
+  open_index(weight, index, 0);
+
+  const DecodeConstants mask;
+  const uint64_t tokens = arch::operand_at(arch::shared_address(shared, Plan::kTokenRing));
+  TokenRing<config> column;
+  column.advance(place.turn);
+  int stage = 0, before = -1;
+  const auto step = [&](int t, uint32_t (&w)[kLanePairs]) {
+    arch::await_copies_but<kAhead - 1>();
+    arch::sync_wave();  // the lanes see each other's copies, and have read the stage before
+    copy_next(t + kAhead < place.count);
+    if (place.has_row) {
+      const DecodedPlace here = {ring + stage, rest};
+      decode_tile(read_tile(shared, here.tile), mask, w);
+      patch_next(weight, shared, here, t, place.count, index, w);
+    }
+    // Now, and not when it is multiplied: the copies of x may wait for this column before they
+    // bring the next one.
+    arch::await_products<0>();
+    if (before >= 0 && arch::lane() == 0) arch::arrive_barrier(shared, Plan::kRead + 2 * before);
+    arch::wait_barrier(shared, Plan::kPermuted + 2 * column.column, column.phase);
+    const uint64_t x = tokens + column.column * (4 * Plan::kColumnWords / 16);
+    arch::open_products();
+    NF12_UNROLL
+    for (int i = 0; i < arch::kFragmentSteps; ++i)
+      arch::multiply_fragment(sums, w, i, x + i * arch::kOperandStep);
+    arch::close_products();
+    before = column.column;
+    stage = stage == kAhead * Plan::kTileWords ? 0 : stage + Plan::kTileWords;
+    column.advance(turns);
+  };
+  uint32_t even[kLanePairs] = {}, odd[kLanePairs] = {};
+  NF12_NO_UNROLL
+  for (int t = 0; t < place.count; t += 2) {
+    step(t, even);
+    if (t + 1 < place.count) step(t + 1, odd);
+  }
+  arch::await_products<0>();
+  arch::settle_sums(sums);
+  if (before >= 0 && arch::lane() == 0) arch::arrive_barrier(shared, Plan::kRead + 2 * before);
+}
+
+// Before the wait: the first tiles to the L2, and all barriers.
+template <WarpgroupConfig config>
+NF12_DEVICE void open_block(const WarpgroupParams& p, const WarpgroupPlace& place,
+                            const arch::Shared<uint32_t>& shared, const uint8_t* tile,
+                            const TileIndex& index) {
+  using Plan = WarpgroupPlan<config>;
+  const int lane = arch::lane(), thread = place.wave * arch::kWave + lane;
+  const int blocks = p.cluster.gemm.splits;
+  if (place.has_row) {
+    if (lane < kTileBytes / 128) arch::prefetch(tile + 128 * lane);
+    if (lane == 0) arch::prefetch(index.words);
+  }
+  if (place.wave == Plan::kWaves && lane == 0) arch::prefetch_map(&p.x_map);
+  if (thread < Plan::kColumns) {
+    arch::open_barrier(shared, Plan::kCopied + 2 * thread, 1);
+    arch::open_barrier(shared, Plan::kPermuted + 2 * thread, Plan::kPermuters);
+    arch::open_barrier(shared, Plan::kRead + 2 * thread, place.row_groups * kGroupTileRows);
+  }
+  if (thread == 0) {
+    const int owned = (place.rows - place.rank + blocks - 1) / blocks;
+    arch::open_barrier(shared, Plan::kGathered, 1 + owned);
+    arch::expect_bytes(shared, Plan::kGathered, owned * (blocks - 1) * Plan::kSegmentWords * 4);
+  }
+  if (blocks > 1)
+    arch::arrive_cluster();
+  else
+    arch::show_barriers();
+}
+
+template <WarpgroupConfig config>
+NF12_DEVICE void warpgroup_gemm(const WarpgroupParams& all) {
+  using Plan = WarpgroupPlan<config>;
+  static_assert(arch::Fragments::kRuns == 2 && arch::kGroupWaves == kGroupTileRows);
+  NF12_SHARED_ALIGNED(shared);
+  const ClusterParams& p = all.cluster;
+  arch::start_successor();
+  const WarpgroupPlace place = warpgroup_place<config>(p);
+  const PackedView& weight = p.gemm.weight;
+  const int64_t row = place.first_row + (place.has_row ? place.own : 0);
+  const int64_t column = place.begin + place.turn;
+  const uint8_t* tile = weight.payload + row * weight.payload_stride_bytes + column * kTileBytes;
+  TileIndex index = {.words = weight.index + row * weight.index_stride + column,
+                     .step = p.turns,
+                     .own = 0,
+                     .listed = 0,
+                     .word = 0,
+                     .entry = 0};
+  open_block<config>(all, place, shared, tile, index);
+  arch::sync_block();
+  arch::await_predecessor();
+  if (place.wave >= Plan::kWaves) {
+    if constexpr (Plan::kTradesRegisters) arch::give_registers<Plan::kTokenRegisters>();
+    const int own = place.wave - Plan::kWaves;
+    if (own == 0 && arch::lane() == 0) copy_tokens<config>(all, place, shared);
+    if (own > 0 && own <= Plan::kPermuters) permute_tokens<config>(place, own - 1, shared);
+    return;
+  }
+  if constexpr (Plan::kTradesRegisters) arch::take_registers<Plan::kRegisters>();
+  float sums[Plan::kSums] = {};
+  if (place.count > 0) {
+    load_index(index, 0, place.has_row ? place.count : 0);
+    multiply_tiles<config>(weight, place, p.turns, shared, tile, index, sums);
+  }
+  if (p.turns > 1) join_turns<config>(p, place, shared, sums);
+  if (p.gemm.splits > 1) arch::wait_cluster();  // all blocks run, and count what comes
+  const bool hands_over = place.has_row && place.turn == 0;
+  if (hands_over) hand_over<config>(p.gemm.splits, place, shared, sums);
+  arch::wait_barrier(shared, Plan::kGathered, 0);
+  store_outputs<config>(p.gemm, place, shared);
+  if (hands_over && arch::lane() == 0) arch::await_boxes_read<0>();
+}
+
+}  // namespace nf12

@@ -1,0 +1,97 @@
+// How x comes: boxes of the tensor unit into a ring, as far ahead as it allows, and then each
+// column of the ring permuted in place.
+//
+// A lane that decodes holds 16 neighbouring columns of a row. The matrix unit takes 16 columns a
+// step and wants a lane to have four of them: so step s multiplies columns 4 s .. 4 s + 3 of all
+// four lanes, and x has its columns in that order (a bijection of 64; the sum may take any):
+//
+//     column 16 t + 4 s + 2 h + i   lies at   16 s + 8 h + 2 t + i         t, s < 4; h, i < 2
+//
+// In pieces of 16 bytes, of four words: word c % 4 of pieces (c / 4, c / 4 + 2, .. + 6) become the
+// words of piece c. The tensor unit moves no less than a piece, so waves do it: a lane reads four
+// pieces and writes four. Copies of four bytes that go where they belong at once take 15 cycles a
+// warp's instruction, which is twice as long as the weights of a column (H200, 2026-11-30).
+#pragma once
+#include "csrc/arch/nvidia/hopper.hpp"
+#include "csrc/gemm/warpgroup/params.hpp"
+#include "csrc/gemm/warpgroup/place.hpp"
+#include "csrc/gemm/warpgroup/plan.hpp"
+
+namespace nf12 {
+
+// Place in the ring of x. Everybody meets the columns in order, so the parity of a phase tells it
+// from the one before.
+template <WarpgroupConfig config>
+struct TokenRing {
+  int column = 0, phase = 0;
+  NF12_DEVICE void advance(int by) {
+    column += by;
+    if (column >= WarpgroupPlan<config>::kColumns)
+      column -= WarpgroupPlan<config>::kColumns, ++phase;
+  }
+};
+
+// One lane.
+template <WarpgroupConfig config>
+NF12_DEVICE void copy_tokens(const WarpgroupParams& p, const WarpgroupPlace& place,
+                             const arch::Shared<uint32_t>& shared) {
+  using Plan = WarpgroupPlan<config>;
+  TokenRing<config> ring;
+  NF12_NO_UNROLL
+  for (int t = 0; t < place.columns; ++t) {
+    const uint32_t copied = arch::shared_address(shared, Plan::kCopied + 2 * ring.column);
+    if (ring.phase > 0) arch::wait_barrier(shared, Plan::kRead + 2 * ring.column, ring.phase - 1);
+    arch::expect_bytes(copied, 4 * Plan::kColumnWords);
+    arch::copy_box(
+        arch::shared_address(shared, Plan::kTokenRing + ring.column * Plan::kColumnWords), &p.x_map,
+        copied, (place.begin + t) * kTileColumns, 0);
+    ring.advance(1);
+  }
+}
+
+// A whole wave, one of kPermuters: every so many 16 tokens of a column. Lanes l and l + 8 have row
+// l % 8 of eight, even pieces and odd ones: eight lanes are in different banks.
+template <WarpgroupConfig config>
+NF12_DEVICE void permute_tokens(const WarpgroupPlace& place, int permuter,
+                                const arch::Shared<uint32_t>& shared) {
+  using Plan = WarpgroupPlan<config>;
+  constexpr int kStep = 16 * Plan::kPermuters, kOnce = (Plan::kTokens + kStep - 1) / kStep;
+  constexpr int kTogether = kOnce > 2 ? 1 : kOnce;  // as registers allow
+  const int lane = arch::lane();
+  const uint32_t row = lane % 8 + lane / 16 * 8, parity = lane / 8 % 2;
+  TokenRing<config> ring;
+  NF12_NO_UNROLL
+  for (int t = 0; t < place.columns; ++t) {
+    arch::wait_barrier(shared, Plan::kCopied + 2 * ring.column, ring.phase);
+    const uint32_t column =
+        arch::shared_address(shared, Plan::kTokenRing + ring.column * Plan::kColumnWords);
+    NF12_UNROLL
+    for (int first = 0; first < Plan::kTokens; first += kTogether * kStep) {
+      const int token = first + 16 * permuter;
+      const auto is_there = [&](int i) {
+        return Plan::kTokens % (kTogether * kStep) == 0 || token + i * kStep < Plan::kTokens;
+      };
+      arch::Words<4> in[kTogether][4];
+      NF12_UNROLL
+      for (int i = 0; i < kTogether; ++i) NF12_UNROLL
+      for (int q = 0; q < 4; ++q)
+        if (is_there(i))
+          in[i][q] = arch::load_shared16(column + (token + i * kStep) * 128 +
+                                         block_byte(row, 8 * (2 * q + parity)));
+      arch::sync_wave();
+      NF12_UNROLL
+      for (int i = 0; i < kTogether; ++i) NF12_UNROLL
+      for (int j = 0; j < 4; ++j)
+        if (is_there(i))
+          arch::store_shared16(
+              column + (token + i * kStep) * 128 + block_byte(row, 8 * (4 * parity + j)),
+              {{in[i][0].w[j], in[i][1].w[j], in[i][2].w[j], in[i][3].w[j]}});
+    }
+    arch::show_to_copies();
+    arch::sync_wave();
+    if (lane == 0) arch::arrive_barrier(shared, Plan::kPermuted + 2 * ring.column);
+    ring.advance(1);
+  }
+}
+
+}  // namespace nf12
