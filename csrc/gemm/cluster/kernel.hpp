@@ -243,7 +243,6 @@ NF12_DEVICE void cluster_gemm(const ClusterParams& p) {
                      .step = p.turns,
                      .own = 0,
                      .listed = 0,
-                     .word = 0,
                      .entry = 0};
   if (place.count > 0) {
     if (lane < kTileBytes / 128) arch::prefetch(tile + 128 * lane);

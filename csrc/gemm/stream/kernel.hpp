@@ -185,8 +185,7 @@ NF12_DEVICE void stream_gemm(const StreamParams& p) {
   const PackedView& weight = p.gemm.weight;
   const int64_t first = int64_t{run.block_row} * p.columns + run.begin;
   const uint8_t* tile = weight.payload + first * kTileBytes;
-  TileIndex index = {
-      .words = weight.index + first, .step = 1, .own = 0, .listed = 0, .word = 0, .entry = 0};
+  TileIndex index = {.words = weight.index + first, .step = 1, .own = 0, .listed = 0, .entry = 0};
   const int lane = arch::lane();
   arch::start_successor();
   if (run.count > 0) {

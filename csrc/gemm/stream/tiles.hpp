@@ -10,16 +10,14 @@ namespace nf12 {
 struct TileIndex {
   const uint32_t* words;  // of the wave's first tile
   int step;               // words from one of its tiles to the next
-  uint32_t own;
-  uint32_t listed;  // bit i: tile i of those to come has escapes
-  uint32_t word;    // of the next tile; 0 if it names nothing, or what lies outside the table
-  uint32_t entry;   // entry lane() of its list
+  uint32_t own;           // 0 if it names nothing, or what lies outside the table
+  uint32_t listed;        // bit i: tile i of those to come has escapes
+  uint32_t entry;         // entry lane() of the list of the first of them
 };
 
 NF12_DEVICE void fetch_entries(const PackedView& weight, TileIndex& index, int tile) {
   const IndexWord word = IndexWord::from_bits(arch::broadcast(index.own, tile % arch::kWave));
-  index.word = word.is_inside(weight.quads) ? word.bits() : 0;
-  if (index.word == 0 || word.is_raw()) return;
+  if (word.is_raw()) return;
   const int lane = arch::lane();
   if (lane < static_cast<int>(word.count))
     index.entry =
@@ -32,11 +30,14 @@ NF12_DEVICE void load_index(TileIndex& index, int tile, int count) {
       tile + lane < count ? arch::load_words<1>(index.words + (tile + lane) * index.step).w[0] : 0;
 }
 
+// Words are checked here, each by its lane, so that no tile waits for it.
 NF12_DEVICE void open_index(const PackedView& weight, TileIndex& index, int tile) {
-  index.listed = arch::ballot(index.own != 0);
   const IndexWord word = IndexWord::from_bits(index.own);
   if (word.is_inside(weight.quads))
     arch::prefetch(weight.escapes + int64_t{word.quad} * kEntriesPerQuad);
+  else
+    index.own = 0;
+  index.listed = arch::ballot(index.own != 0);
   if (index.listed & 1) fetch_entries(weight, index, tile);
 }
 
@@ -71,8 +72,8 @@ NF12_DEVICE LaneTile read_tile(const arch::Shared<uint32_t>& shared, int stage_w
 NF12_DEVICE void patch_next(const PackedView& weight, const arch::Shared<uint32_t>& shared,
                             const DecodedPlace& place, int t, int count, TileIndex& index,
                             uint32_t (&w)[kLanePairs]) {
-  if ((index.listed & 1) != 0 && index.word != 0) {
-    const IndexWord word = IndexWord::from_bits(index.word);
+  if (index.listed & 1) {
+    const IndexWord word = IndexWord::from_bits(arch::broadcast(index.own, t % arch::kWave));
     const uint32_t* entries = weight.escapes + int64_t{word.quad} * kEntriesPerQuad;
     if (word.is_raw())
       patch_raw(entries, w);

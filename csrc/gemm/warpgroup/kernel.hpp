@@ -138,7 +138,6 @@ NF12_DEVICE void warpgroup_gemm(const WarpgroupParams& all) {
                      .step = p.turns,
                      .own = 0,
                      .listed = 0,
-                     .word = 0,
                      .entry = 0};
   open_block<config>(all, place, shared, tile, index);
   arch::sync_block();
