@@ -77,20 +77,24 @@ inline std::vector<arch::host::Buffer> inputs_of(const GemmProblem& problem, con
 
 // y [m, n] with gaps between its rows, which must stay as they were.
 struct Outputs {
-  int64_t n, stride;
+  int64_t n, stride, offset;
   GuardedBuffer<uint16_t> storage;
   std::vector<uint16_t> before;
 
-  Outputs(int64_t m, int64_t n, int64_t gap = 5)
-      : n(n), stride(n + gap), storage((m - 1) * stride + n), before(storage.copy()) {}
-  uint16_t* data() { return storage.data(); }
+  Outputs(int64_t m, int64_t n, int64_t gap = 5, int64_t offset = 0)
+      : n(n),
+        stride(n + gap),
+        offset(offset),
+        storage(offset + (m - 1) * stride + n),
+        before(storage.copy()) {}
+  uint16_t* data() { return storage.data() + offset; }
   arch::host::Buffer buffer() {
     return {storage.data(), 2 * static_cast<size_t>(storage.size()), true, "y"};
   }
   std::vector<uint16_t> rows() {
     std::vector<uint16_t> out;
     for (int64_t i = 0; i < storage.size(); ++i) {
-      if (i % stride < n)
+      if (i >= offset && (i - offset) % stride < n)
         out.push_back(storage[i]);
       else
         EXPECT(storage[i] == before[i], "y written between its rows, element ", i);

@@ -1,6 +1,6 @@
 // Kernels that are given tensor maps: made for the card's copies of the buffers.
 #pragma once
-#include "csrc/gemm/wide/params.hpp"
+#include "csrc/gemm/tensor_map.hpp"
 #include "tests/host_model/machine.hpp"
 
 namespace nf12::test {
