@@ -30,6 +30,7 @@ const GemmTraits kH200 = [] {
   traits.fused = 0;
   traits.stream = true;
   traits.cluster = 0xF;
+  traits.warpgroup = 0x3F;
   traits.wide = 7;
   traits.once = true;
   traits.clusters = {0, 132, 66, 39, 30, 22, 17, 15, 15};
@@ -37,16 +38,17 @@ const GemmTraits kH200 = [] {
   return traits;
 }();
 // As far as code for sm_90 goes that is not for that GPU alone.
-const GemmTraits kWithoutWide = [] {
+const GemmTraits kSm90 = [] {
   GemmTraits traits = kH200;
-  traits.wide = 0;
+  traits.warpgroup = traits.wide = 0;
   traits.once = false;
   return traits;
 }();
 
 std::string text(const GemmChoice& choice) {
   if (!choice) return join("refused: ", choice.refusal);
-  return join(name_of(choice.path), " t", choice.tokens, " s", choice.splits);
+  const char* form = choice.warpgroup ? " warpgroup" : "";
+  return join(name_of(choice.path), form, " t", choice.tokens, " s", choice.splits);
 }
 std::string selected(const GemmTraits& traits, int64_t m, int64_t n = 4096, int64_t k = 4096) {
   return text(select_gemm(traits, {weight_of(n, k), m, k}));
@@ -64,21 +66,67 @@ TEST(paths_change_where_the_traits_say) {
   expect_text(selected(kH200, 8), "stream t8 s1");
   expect_text(selected(kH200, 9), "stream t16 s1");
   expect_text(selected(kH200, 16), "stream t16 s1");
-  expect_text(selected(kH200, 17), "cluster t24 s2");
-  expect_text(selected(kH200, 25), "cluster t32 s2");
-  expect_text(selected(kH200, 64), "cluster t64 s5");
-  const GemmChoice twice = select_gemm(kWithoutWide, {weight_of(4096, 4096), 65, 4096});
+  expect_text(selected(kH200, 17), "cluster warpgroup t32 s2");
+  expect_text(selected(kH200, 128), "cluster warpgroup t128 s2");
+  expect_text(selected(kH200, 129), "wide t192 s2");
+  expect_text(selected(kSm90, 17), "cluster t24 s2");
+  expect_text(selected(kSm90, 25), "cluster t32 s2");
+  expect_text(selected(kSm90, 64), "cluster t64 s5");
+  const GemmChoice twice = select_gemm(kSm90, {weight_of(4096, 4096), 65, 4096});
   expect_text(text(twice), "cluster t48 s2");
   EXPECT(twice.passes == 2, twice.passes, " passes of 33 and 32 tokens");
-  expect_text(selected(kWithoutWide, kH200.buffered_from - 1), "cluster t64 s5");
-  expect_text(selected(kWithoutWide, kH200.buffered_from), "buffered t0 s0");
-  expect_text(selected(kH200, 65), "wide t128 s2");
+  expect_text(selected(kSm90, kH200.buffered_from - 1), "cluster t64 s5");
+  expect_text(selected(kSm90, kH200.buffered_from), "buffered t0 s0");
+}
+
+TEST(the_smallest_warpgroup_kernel_takes_all_tokens) {
+  for (const int tokens : kWarpgroupTokens)
+    for (const int m : {tokens - 15, tokens}) {
+      const GemmChoice choice = select_gemm(kH200, {weight_of(4096, 4096), m, 4096});
+      EXPECT(choice.warpgroup && choice.passes == 1 && choice.splits == choice.shape.blocks, m,
+             " tokens");
+      EXPECT(choice.tokens == tokens || (tokens == 128 && m < 128), m, " tokens in ",
+             choice.tokens);
+    }
+  GemmTraits traits = kH200;
+  traits.warpgroup = 0b101001;  // 32, 80 and 128 tokens
+  expect_text(selected(traits, 32), "cluster warpgroup t32 s2");
+  expect_text(selected(traits, 33), "cluster warpgroup t80 s2");
+  expect_text(selected(traits, 81), "cluster warpgroup t128 s2");
+  traits.warpgroup = 1;
+  expect_text(selected(traits, 33), "cluster t48 s2");
+}
+
+// The instructions of `stream` take it then, in one launch or two.
+TEST(what_warpgroups_do_not_take) {
+  const PackedView w = weight_of(4096, 4096);
+  const auto with = [&](const GemmTraits& traits, int64_t m, int64_t x_stride) {
+    return text(select_gemm(traits, {w, m, x_stride}));
+  };
+  expect_text(with(kH200, 17, 4096), "cluster warpgroup t32 s2");
+  expect_text(with(kH200, 17, 4088), "cluster t24 s2");  // rows of x overlap
+  expect_text(with(kH200, 17, 0), "cluster t24 s2");
+  expect_text(with(kH200, 128, 0), "cluster t64 s5");
+  GemmTraits small = kH200;  // room for a block of 32 tokens, but not of 48
+  small.shared_bytes = 150 * 1024;
+  expect_text(with(small, 17, 4096), "cluster warpgroup t32 s2");
+  GemmTraits none = kH200;
+  none.shared_bytes = 100 * 1024;
+  EXPECT(!select_gemm(none, {w, 17, 4096}).warpgroup, "more shared memory than there is");
+  for (const bool x_is_aligned : {true, false}) {
+    const GemmProblem tail = {.weight = w, .m = 17, .x_stride = 4096, .x_is_aligned = x_is_aligned};
+    EXPECT(select_gemm(kH200, tail).warpgroup == x_is_aligned, "rows of x off 16 bytes");
+  }
+  expect_text(selected(kH200, 17, 4096, 4104), selected(kSm90, 17, 4096, 4104));  // k off 64
 }
 
 // What a benchmark of every form found fastest (H200, 2026-11-29), or within some hundredths of it.
 TEST(wide_tiles_as_they_were_measured) {
-  expect_text(selected(kH200, 128), "wide t128 s2");
-  expect_text(selected(kH200, 128, 5120, 25600), "wide t128 s2");
+  const auto wide_at_128 = [](int64_t n, int64_t k) {
+    return text(wide_choice(kH200, {weight_of(n, k), 128, k}));
+  };
+  expect_text(wide_at_128(4096, 4096), "wide t128 s2");
+  expect_text(wide_at_128(5120, 25600), "wide t128 s2");
   expect_text(selected(kH200, 256), "wide t256 s2");
   expect_text(selected(kH200, 256, 14336), "wide t256 s1");
   expect_text(selected(kH200, 512, 8192, 8192), "wide t256 s1");
@@ -107,6 +155,14 @@ TEST(what_wide_does_not_take) {
   expect_text(with([](GemmProblem& p) { p.x_stride = 0; }), "buffered t0 s0");
   expect_text(selected(kH200, 300, 4096, 4100), "buffered t0 s0");
   expect_text(selected(kH200, 100, 4096, 4100), "matrix t128 s16");
+  expect_text(selected(kH200, 300, 4104), "wide t256 s2");
+  for (const int64_t n : {4097, 4100, 4103}) {
+    expect_text(selected(kH200, 129, n), selected(kSm90, 129, n));
+    expect_text(selected(kH200, 300, n), "buffered t0 s0");
+    expect_text(text(wide_choice(kH200, {weight_of(n, 4096), 300, 4096})),
+                "refused: needs out_features a multiple of 8");
+    EXPECT(select_gemm(kH200, {weight_of(n, 4096), 128, 4096}).warpgroup, "n ", n);
+  }
   PackedView apart = w;
   apart.payload_stride_bytes = int64_t{1} << 40;
   expect_text(text(wide_choice(kH200, {apart, 300, 4096})),
@@ -137,7 +193,7 @@ TEST(streaming_takes_whole_tiles_and_aligned_tokens) {
 // would not be aligned.
 TEST(tails_of_k_are_buffered_where_the_matrix_kernel_is_slower) {
   const int64_t from = kH200.buffered_instead_from;
-  for (const GemmTraits& traits : {kH200, kWithoutWide}) {
+  for (const GemmTraits& traits : {kH200, kSm90}) {
     expect_text(selected(traits, from - 1, 4096, 4104), "matrix t64 s16");
     expect_text(selected(traits, from, 4096, 4104), "buffered t0 s0");
     expect_text(selected(traits, traits.buffered_from - 1, 4096, 4104), "buffered t0 s0");
