@@ -66,8 +66,8 @@ TEST(paths_change_where_the_traits_say) {
   expect_text(selected(kH200, 8), "stream t8 s1");
   expect_text(selected(kH200, 9), "stream t16 s1");
   expect_text(selected(kH200, 16), "stream t16 s1");
-  expect_text(selected(kH200, 17), "cluster warpgroup t32 s2");
-  expect_text(selected(kH200, 128), "cluster warpgroup t128 s2");
+  expect_text(selected(kH200, 17), "cluster warpgroup t32 s5");
+  expect_text(selected(kH200, 128), "cluster warpgroup t128 s4");
   expect_text(selected(kH200, 129), "wide t192 s2");
   expect_text(selected(kSm90, 17), "cluster t24 s2");
   expect_text(selected(kSm90, 25), "cluster t32 s2");
@@ -90,9 +90,9 @@ TEST(the_smallest_warpgroup_kernel_takes_all_tokens) {
     }
   GemmTraits traits = kH200;
   traits.warpgroup = 0b101001;  // 32, 80 and 128 tokens
-  expect_text(selected(traits, 32), "cluster warpgroup t32 s2");
-  expect_text(selected(traits, 33), "cluster warpgroup t80 s2");
-  expect_text(selected(traits, 81), "cluster warpgroup t128 s2");
+  expect_text(selected(traits, 32), "cluster warpgroup t32 s5");
+  expect_text(selected(traits, 33), "cluster warpgroup t80 s5");
+  expect_text(selected(traits, 81), "cluster warpgroup t128 s4");
   traits.warpgroup = 1;
   expect_text(selected(traits, 33), "cluster t48 s2");
 }
@@ -103,13 +103,13 @@ TEST(what_warpgroups_do_not_take) {
   const auto with = [&](const GemmTraits& traits, int64_t m, int64_t x_stride) {
     return text(select_gemm(traits, {w, m, x_stride}));
   };
-  expect_text(with(kH200, 17, 4096), "cluster warpgroup t32 s2");
+  expect_text(with(kH200, 17, 4096), "cluster warpgroup t32 s5");
   expect_text(with(kH200, 17, 4088), "cluster t24 s2");  // rows of x overlap
   expect_text(with(kH200, 17, 0), "cluster t24 s2");
   expect_text(with(kH200, 128, 0), "cluster t64 s5");
   GemmTraits small = kH200;  // room for a block of 32 tokens, but not of 48
   small.shared_bytes = 150 * 1024;
-  expect_text(with(small, 17, 4096), "cluster warpgroup t32 s2");
+  expect_text(with(small, 17, 4096), "cluster warpgroup t32 s5");
   GemmTraits none = kH200;
   none.shared_bytes = 100 * 1024;
   EXPECT(!select_gemm(none, {w, 17, 4096}).warpgroup, "more shared memory than there is");
@@ -155,7 +155,7 @@ TEST(what_wide_does_not_take) {
   expect_text(with([](GemmProblem& p) { p.x_stride = 0; }), "buffered t0 s0");
   expect_text(selected(kH200, 300, 4096, 4100), "buffered t0 s0");
   expect_text(selected(kH200, 100, 4096, 4100), "matrix t128 s16");
-  expect_text(selected(kH200, 300, 4104), "wide t256 s2");
+  expect_text(selected(kH200, 300, 4104), "wide t192 s2");
   for (const int64_t n : {4097, 4100, 4103}) {
     expect_text(selected(kH200, 129, n), selected(kSm90, 129, n));
     expect_text(selected(kH200, 300, n), "buffered t0 s0");
