@@ -27,9 +27,11 @@ struct WarpgroupPlan {
   // nobody needs more than that.
   static constexpr bool kTradesRegisters = kTokens > 32;
   static constexpr int kLaunched = 65536 / kThreads / 8 * 8;
-  static constexpr int kTokenRegisters = kTokens > 96 ? 56 : kGroups == 4 ? 64 : 80;
+  static constexpr int kTokenRegisters = kTokens <= 80 ? 64 : kGroups == 4 ? 32 : 56;
   static constexpr int kRegisters =
       (kThreads * kLaunched - (kThreads - kLanes) * kTokenRegisters) / kLanes / 8 * 8;
+
+  static constexpr int kTogether = kTokenRegisters < 64 ? 1 : 2;  // 16 tokens that a wave permutes
 
   // x in the ring: rows of 64 columns as the matrix unit reads them (tensor_map.hpp). In words of
   // the block's shared memory, which starts at a multiple of 1,024 bytes.

@@ -50,24 +50,25 @@ NF12_DEVICE void copy_tokens(const WarpgroupParams& p, const WarpgroupPlace& pla
 }
 
 // A whole wave, one of kPermuters: every so many 16 tokens of a column. Lanes l and l + 8 have row
-// l % 8 of eight, even pieces and odd ones: eight lanes are in different banks.
+// l % 8 of eight, even pieces and odd ones: eight lanes are in different banks. Where a piece lies
+// in its row is an exclusive or, so all pieces of a lane follow from its first one.
 template <WarpgroupConfig config>
 NF12_DEVICE void permute_tokens(const WarpgroupPlace& place, int permuter,
                                 const arch::Shared<uint32_t>& shared) {
   using Plan = WarpgroupPlan<config>;
-  constexpr int kStep = 16 * Plan::kPermuters, kOnce = (Plan::kTokens + kStep - 1) / kStep;
-  constexpr int kTogether = kOnce > 2 ? 1 : kOnce;  // as registers allow
+  constexpr int kStep = 16 * Plan::kPermuters, kTogether = Plan::kTogether;
   const int lane = arch::lane();
   const uint32_t row = lane % 8 + lane / 16 * 8, parity = lane / 8 % 2;
+  const uint32_t from = block_byte(row, 8 * parity), to = block_byte(row, 8 * 4 * parity);
   TokenRing<config> ring;
   NF12_NO_UNROLL
   for (int t = 0; t < place.columns; ++t) {
     arch::wait_barrier(shared, Plan::kCopied + 2 * ring.column, ring.phase);
     const uint32_t column =
         arch::shared_address(shared, Plan::kTokenRing + ring.column * Plan::kColumnWords);
-    NF12_UNROLL
-    for (int first = 0; first < Plan::kTokens; first += kTogether * kStep) {
-      const int token = first + 16 * permuter;
+    NF12_NO_UNROLL
+    for (int token = 16 * permuter; token < Plan::kTokens; token += kTogether * kStep) {
+      const uint32_t tokens = column + 128 * token;
       const auto is_there = [&](int i) {
         return Plan::kTokens % (kTogether * kStep) == 0 || token + i * kStep < Plan::kTokens;
       };
@@ -76,16 +77,14 @@ NF12_DEVICE void permute_tokens(const WarpgroupPlace& place, int permuter,
       for (int i = 0; i < kTogether; ++i) NF12_UNROLL
       for (int q = 0; q < 4; ++q)
         if (is_there(i))
-          in[i][q] = arch::load_shared16(column + (token + i * kStep) * 128 +
-                                         block_byte(row, 8 * (2 * q + parity)));
+          in[i][q] = arch::load_shared16((tokens + from ^ 32u * q) + i * kStep * 128);
       arch::sync_wave();
       NF12_UNROLL
       for (int i = 0; i < kTogether; ++i) NF12_UNROLL
       for (int j = 0; j < 4; ++j)
         if (is_there(i))
-          arch::store_shared16(
-              column + (token + i * kStep) * 128 + block_byte(row, 8 * (4 * parity + j)),
-              {{in[i][0].w[j], in[i][1].w[j], in[i][2].w[j], in[i][3].w[j]}});
+          arch::store_shared16((tokens + to ^ 16u * j) + i * kStep * 128,
+                               {{in[i][0].w[j], in[i][1].w[j], in[i][2].w[j], in[i][3].w[j]}});
     }
     arch::show_to_copies();
     arch::sync_wave();
