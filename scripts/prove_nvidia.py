@@ -35,7 +35,7 @@ RECORDS = ROOT / "docs" / "records"
 BUILD = ROOT / "build" / "nvidia"
 MACHINE_TEST = "nvidia_machine_test"  # faults on purpose: nothing for a sanitizer
 BARRIER_TEST = "nvidia_barrier_test"  # a copy that such a barrier orders
-USE_BARRIERS = ("nvidia_cluster_test", "nvidia_wide_test")
+USE_BARRIERS = ("nvidia_cluster_test", "nvidia_warpgroup_test", "nvidia_wide_test")
 SANITIZERS = ("memcheck", "racecheck")
 LIMIT_S = 150  # of one program; a kernel that hangs must not hang the proof
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 import dependent_launch  # noqa: E402  (a script, found by the line above)
 
-KNOWN = re.compile(r"K\((gemm_(?:stream|cluster|wide)\w*)\)")
+KNOWN = re.compile(r"K\((gemm_(?:stream|cluster|warpgroup|wide)\w*)\)")
 LATER_GPUS = ["sm_100", "sm_120"]
 HEADER = "\n\t.target\tsm_90a\n\n\t\tFunction : probe\n"
 

@@ -24,7 +24,7 @@ PINNED_CLANG = 22
 # registers, which NVIDIA lacks; what gfx lacks is built on NVIDIA's matrix instructions.
 LISTED = (ROOT / "csrc/runtime/kernels.hpp").read_text().split("#define NF12_FOR_EACH_KERNEL", 1)[1]
 KERNELS = set(re.findall(r"K\((\w+)\)", LISTED.split("// clang-format on")[0]))
-ONLY_NVIDIA = ("gemm_stream_", "gemm_cluster_", "gemm_wide_", "gemm_once_")
+ONLY_NVIDIA = ("gemm_stream_", "gemm_cluster_", "gemm_warpgroup_", "gemm_wide_", "gemm_once_")
 GFX_KERNELS = {name for name in KERNELS if not name.startswith(ONLY_NVIDIA)}
 NVIDIA_KERNELS = {name for name in KERNELS if not name.startswith("gemm_fused_")}
 
