@@ -93,8 +93,8 @@ class Queue {
   }
 
   // Of a kernel that takes shared memory from the launch and knows dependent launch: where the GPU
-  // has it, the kernel starts while the one before still runs, and waits by itself. `cluster`:
-  // blocks of a cluster.
+  // has it, the kernel starts while the one before still runs, and waits by itself; in a graph that
+  // is captured, after a kernel that lets it. `cluster`: blocks of a cluster.
   template <typename Params>
   void launch_dependent(Kernel kernel, int64_t blocks, int cluster, int threads, int shared_bytes,
                         const Params& params) {
@@ -121,6 +121,7 @@ class Queue {
   void launch_raw(Kernel kernel, int64_t blocks_x, int64_t blocks_y, int threads, void** arguments);
   void launch_dependent_raw(Kernel kernel, int64_t blocks, int cluster, int threads,
                             int shared_bytes, void** arguments, bool waits);
+  bool may_start_early() const;
 
   const Device& device_;
   Stream stream_;

@@ -68,6 +68,9 @@ Driver cuda_driver(void* library) {
   find(library, "cuLaunchKernelEx", d.launch_with);
   find(library, "cuOccupancyMaxActiveClusters", d.count_clusters);
   find(library, "cuTensorMapEncodeTiled", d.encode_tensor_map);
+  find(library, "cuStreamGetCaptureInfo_v2", d.capture_info);
+  find(library, "cuGraphNodeGetType", d.node_type);
+  find(library, "cuGraphKernelNodeGetParams_v2", d.kernel_node_params);
   Driver::Entry<Status(unsigned flags)> initialise;
   find(library, "cuInit", initialise);
   d(initialise, 0u);  // torch may not have touched a GPU yet; a second call does nothing

@@ -80,6 +80,12 @@ struct Driver {
   Entry<Status(Function, int attribute, int value)> set_function_attribute;
   Entry<Status(const LaunchConfig*, Function, void** arguments, void** extra)> launch_with;
   Entry<Status(int* clusters, Function, const LaunchConfig*)> count_clusters;
+  Entry<Status(Stream, int* capturing, uint64_t* id, void** graph, void* const** nodes,
+               size_t* count)>
+      capture_info;
+  Entry<Status(void* node, int* type)> node_type;
+  // `params` begins with the function; it has less than 128 bytes.
+  Entry<Status(void* node, void* params)> kernel_node_params;
   // Arrays: sizes and box of each dimension, strides of all but the first, in bytes.
   Entry<Status(void* map, int type, uint32_t dimensions, void* base, const uint64_t* sizes,
                const uint64_t* strides, const uint32_t* box, const uint32_t* steps, int interleave,

@@ -76,6 +76,11 @@ constexpr bool takes_shared_memory(Kernel kernel) {
   return kernel >= Kernel::gemm_stream_t8 && kernel <= Kernel::gemm_once_t256;
 }
 
+// With griddepcontrol.launch_dependents.
+constexpr bool starts_successor(Kernel kernel) {
+  return takes_shared_memory(kernel) && kernel != Kernel::gemm_once_t256;
+}
+
 // tokens: 16, 32, 64 or 128.
 constexpr Kernel matrix_kernel(int tokens) {
   return tokens == 16   ? Kernel::gemm_matrix_t16
