@@ -20,6 +20,10 @@ constexpr int kCardSharedBytes = 227 * 1024;  // of a block
 constexpr ClusterCounts kCard = {0, 132, 66, 39, 30, 22, 17, 15, 15};
 
 constexpr int groups_of(int tokens) { return warpgroup_config(tokens).groups; }
+// The ring of x has a column more.
+constexpr int most_turns(int tokens) {
+  return std::min(groups_of(tokens), warpgroup_config(tokens).columns - 1);
+}
 
 struct Problem : GemmProblem {
   int tokens;  // of the compiled form
@@ -126,8 +130,7 @@ TEST(every_number_of_blocks_and_turns) {
   Random random(3);
   for (const int tokens : kWarpgroupTokens)
     for (int blocks = 1; blocks <= arch::kMostClusterBlocks; ++blocks)
-      for (int turns = 1;
-           turns <= std::min(groups_of(tokens), warpgroup_config(tokens).columns - 1); ++turns) {
+      for (int turns = 1; turns <= most_turns(tokens); ++turns) {
         const int most = groups_of(tokens) / turns * kGroupTileRows;
         const ClusterShape shape = within_memory(
             tokens, {std::max(1, most - (blocks + turns) % kGroupTileRows), turns, blocks});
@@ -142,9 +145,8 @@ TEST(every_number_of_blocks_and_turns) {
 TEST(blocks_that_are_full) {
   Random random(4);
   for (const int tokens : kWarpgroupTokens)
-    for (int turns = 1; turns <= groups_of(tokens); ++turns)
+    for (int turns = 1; turns <= most_turns(tokens); ++turns)
       for (const int blocks : {1, 2, 4}) {
-        if (turns >= warpgroup_config(tokens).columns) continue;
         const ClusterShape shape =
             within_memory(tokens, {groups_of(tokens) / turns * kGroupTileRows, turns, blocks});
         Problem problem(tokens, 32 * shape.rows, 64 * blocks * (turns + 2), tokens, shape);
@@ -159,7 +161,8 @@ TEST(every_number_of_rows) {
   for (const int tokens : kWarpgroupTokens)
     for (int rows = 1; rows <= groups_of(tokens) * kGroupTileRows; ++rows) {
       const int row_groups = (rows + kGroupTileRows - 1) / kGroupTileRows;
-      const ClusterShape shape = {rows, groups_of(tokens) / row_groups, 1};
+      const ClusterShape shape = {rows,
+                                  std::min(groups_of(tokens) / row_groups, most_turns(tokens)), 1};
       Problem problem(tokens - rows, 16 * rows + 16 * (rows / 2) + 3, 64 * 7, tokens, shape);
       expect_integers_right(problem, random);
     }
@@ -170,8 +173,7 @@ TEST(every_number_of_rows) {
 TEST(long_stretches) {
   Random random(6);
   for (const int tokens : kWarpgroupTokens)
-    for (int turns = 1; turns <= groups_of(tokens); ++turns) {
-      if (turns >= warpgroup_config(tokens).columns) continue;
+    for (int turns = 1; turns <= most_turns(tokens); ++turns) {
       const int blocks = turns == 2 ? 2 : 1;
       Problem problem(tokens - turns, 16 * 3, 64 * blocks * (66 * turns + turns / 2), tokens,
                       {3, turns, blocks});
@@ -184,8 +186,7 @@ TEST(fewer_columns_than_turns) {
   Random random(7);
   for (const int tokens : kWarpgroupTokens)
     for (const int columns : {1, 2, 3, 5}) {
-      const int turns = std::min(groups_of(tokens), warpgroup_config(tokens).columns - 1);
-      const int blocks = columns == 5 ? 2 : 1;
+      const int turns = most_turns(tokens), blocks = columns == 5 ? 2 : 1;
       Problem problem(tokens - columns, 16 * 6 - 3, 64 * columns, tokens, {4, turns, blocks});
       expect_integers_right(problem, random);
     }
