@@ -5,7 +5,7 @@ from __future__ import annotations
 from mutant import Mutant
 
 WALK = "csrc/gemm/wide/walk.hpp"
-PLAN = "csrc/gemm/wide/plan.hpp"
+MAP = "csrc/gemm/tensor_map.hpp"
 LAUNCH = "csrc/gemm/wide/launch.hpp"
 ONCE_EACH = "host_wide_launch_test every_k_block_once"
 LIMITS = "host_wide_launch_test every_choice_of_a_shape_is_within_the_limits"
@@ -30,7 +30,7 @@ WIDE = [
     Mutant("wide_whole_tiles_skipped", WALK, "whole += blocks;", "whole += blocks + 1;", ONCE_EACH),
     Mutant(
         "wide_pieces_not_permuted",
-        PLAN,
+        MAP,
         "(column / 8 ^ row % 8) * 16",
         "column / 8 * 16",
         PIECES,
@@ -44,7 +44,7 @@ WIDE = [
     ),
     Mutant(
         "wide_a_single_rows_stride",
-        LAUNCH,
+        MAP,
         "(2 * columns + 15) / 16 * 16;",
         "2 * columns;",
         BOXES,

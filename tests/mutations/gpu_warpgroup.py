@@ -1,0 +1,62 @@
+"""Faults of how the warpgroup kernels' work is shared out, and of what their blocks have: noticed
+without a card."""
+
+from __future__ import annotations
+
+from mutant import Mutant
+
+LAUNCH = "csrc/gemm/warpgroup/launch.hpp"
+PLAN = "csrc/gemm/warpgroup/plan.hpp"
+LIMITS = "host_warpgroup_launch_test every_choice_of_a_shape_is_within_the_limits"
+
+WARPGROUP = [
+    Mutant(
+        "warpgroup_more_turns_than_columns",
+        LAUNCH,
+        "config.columns - 1, columns / blocks}",
+        "config.columns - 1, stretch}",
+        LIMITS,
+    ),
+    Mutant(
+        "warpgroup_more_memory_than_a_block_has",
+        LAUNCH,
+        "if (time >= least || warpgroup_shared_bytes(tokens, shape) > most_shared_bytes) continue;",
+        "if (time >= least) continue;",
+        LIMITS,
+    ),
+    Mutant(
+        "warpgroup_rows_of_x_that_overlap",
+        LAUNCH,
+        "cluster_takes(weight) && (m == 1 || x_stride >= weight.k)",
+        "cluster_takes(weight)",
+        "host_warpgroup_launch_test what_the_kernels_take",
+    ),
+    Mutant(
+        "warpgroup_a_block_without_its_last_group",
+        LAUNCH,
+        "(config.groups + 1) * kGroupTileRows * 32",
+        "config.groups * kGroupTileRows * 32",
+        LIMITS,
+    ),
+    Mutant(
+        "warpgroup_memory_for_whole_shares_alone",
+        PLAN,
+        "(kPlane + (rows + blocks - 1) / blocks * blocks * kSegmentWords)",
+        "(kPlane + rows * kSegmentWords)",
+        "host_warpgroup_launch_test what_shares_the_memory_lies_apart",
+    ),
+    Mutant(
+        "warpgroup_takes_registers_that_nobody_gave",
+        PLAN,
+        "(kThreads * kLaunched - (kThreads - kLanes) * kTokenRegisters) / kLanes / 8 * 8;",
+        "(kThreads * kLaunched - (kThreads - kLanes) * kTokenRegisters) / kLanes / 8 * 8 + 8;",
+        "host_warpgroup_launch_test registers_that_are_taken_were_given",
+    ),
+    Mutant(
+        "warpgroup_most_tokens_to_others",
+        "csrc/gemm/select.hpp",
+        "for (int i = 5; i >= 0; --i)",
+        "for (int i = 4; i >= 0; --i)",
+        "host_select_test the_smallest_warpgroup_kernel_takes_all_tokens",
+    ),
+]
