@@ -113,6 +113,46 @@ def test_gemm_by_every_path(path: str) -> None:
             assert_gemm_close(y, x, weight, what=f"n {n} k {k} m {m}")
 
 
+# Where the kernels of clusters change, and their form.
+CLUSTER_TOKENS = (1, 17, 32, 33, 48, 64, 65, 80, 81, 96, 97, 127, 128, 129, 192)
+
+
+@pytest.mark.parametrize("bias", (True, False), ids=("bias", "no bias"))
+@pytest.mark.parametrize(("n", "k"), ((264, 640), (77, 1024), (4096, 1024), (2000, 4096)))
+def test_clusters_take_any_rows_of_the_result(n: int, k: int, bias: bool) -> None:
+    """Strided x and y, rows of y at odd addresses as well; what lies between them stays."""
+    if torch.version.hip is not None:
+        pytest.skip("this version has no cluster kernels for these GPUs")
+    weight, added = realistic_weights(n, k, tile_share=0.5), activations(n, seed=2)
+    packed = pack(weight)
+    for m in CLUSTER_TOKENS:
+        x = activations(m, k)
+        wider = torch.full((m, k + 24), 7.0, dtype=x.dtype, device=DEVICE)
+        wider[:, 8 : k + 8] = x.to(DEVICE)
+        for before, after in ((8, 8 + -n % 8), (3, 6)):
+            out = torch.full((m, before + n + after), 7.0, dtype=x.dtype, device=DEVICE)
+            y = out[:, before : before + n]
+            with nf12.use_kernel("cluster"):
+                ops.gemm.out(
+                    wider[:, 8 : k + 8], *packed, added.to(DEVICE) if bias else None, out=y
+                )
+            assert_gemm_close(y.cpu(), x, weight, added if bias else None, f"m {m} at {before}")
+            rest = (out[:, :before] == 7).all() & (out[:, before + n :] == 7).all()
+            assert bool(rest), f"m {m} at {before}"
+
+
+def test_clusters_take_rows_of_x_that_overlap() -> None:
+    """Every token the same: no tensor map says so, and the other form takes it."""
+    if torch.version.hip is not None:
+        pytest.skip("this version has no cluster kernels for these GPUs")
+    weight = realistic_weights(264, 640, tile_share=0.5)
+    x = activations(1, 640)
+    for m in (17, 100):
+        with nf12.use_kernel("cluster"):
+            y = ops.gemm(x.to(DEVICE).expand(m, 640), *pack(weight)).cpu()
+        assert_gemm_close(y, x.expand(m, 640), weight, what=f"m {m}")
+
+
 # Where the wide path changes its tile, and shares tiles out or not.
 WIDE_TOKENS = (65, 127, 128, 129, 192, 193, 256, 257, 300, 511, 1024)
 
@@ -173,6 +213,10 @@ def test_wide_says_what_it_does_not_take() -> None:
         x = activations(100, k).to(DEVICE)
         with nf12.use_kernel("wide"), pytest.raises(RuntimeError, match=why):
             ops.gemm(x, *pack(realistic_weights(n, k)))
+    out = torch.empty((100, 40), dtype=torch.bfloat16, device=DEVICE)[:, :37]
+    x = activations(100, 128).to(DEVICE)
+    with nf12.use_kernel("wide"), pytest.raises(RuntimeError, match="out_features a multiple of 8"):
+        ops.gemm.out(x, *pack(realistic_weights(37, 128)), out=out)
 
 
 @pytest.mark.parametrize("m", (4, 100, 300, 2048))
@@ -218,10 +262,11 @@ def test_equal_calls_give_equal_bits() -> None:
             assert_bits_equal(ops.gemm(x, *packed), first)
 
 
-def test_streams_at_once() -> None:
+@pytest.mark.parametrize("m", (128, 200))
+def test_streams_at_once(m: int) -> None:
     """Launches whose blocks wait for each other, side by side on one GPU."""
     weight = realistic_weights(4096, 4096)
-    packed, x = pack(weight), activations(128, 4096)
+    packed, x = pack(weight), activations(m, 4096)
     on_gpu = x.to(DEVICE)
     wanted = ops.gemm(on_gpu, *packed)
     streams = [torch.cuda.Stream(DEVICE) for _ in range(4)]
