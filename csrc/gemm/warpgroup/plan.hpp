@@ -31,7 +31,10 @@ struct WarpgroupPlan {
   static constexpr int kRegisters =
       (kThreads * kLaunched - (kThreads - kLanes) * kTokenRegisters) / kLanes / 8 * 8;
 
-  static constexpr int kTogether = kTokenRegisters < 64 ? 1 : 2;  // 16 tokens that a wave permutes
+  // Times eight tokens that a wave permutes at once, 8 registers each.
+  static constexpr int kTogether = kTokenRegisters < 56 ? 1
+                                   : kTokens <= 48      ? kTokens / 8 / kPermuters
+                                                        : 4;
 
   // x in the ring: rows of 64 columns as the matrix unit reads them (tensor_map.hpp). In words of
   // the block's shared memory, which starts at a multiple of 1,024 bytes.

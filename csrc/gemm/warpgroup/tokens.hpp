@@ -8,9 +8,10 @@
 //     column 16 t + 4 s + 2 h + i   lies at   16 s + 8 h + 2 t + i         t, s < 4; h, i < 2
 //
 // In pieces of 16 bytes, of four words: word c % 4 of pieces (c / 4, c / 4 + 2, .. + 6) become the
-// words of piece c. The tensor unit moves no less than a piece, so waves do it: a lane reads four
-// pieces and writes four. Copies of four bytes that go where they belong at once take 15 cycles a
-// warp's instruction, which is twice as long as the weights of a column (H200, 2026-11-30).
+// words of piece c. The tensor unit moves no less than a piece, so waves do it: a lane reads
+// half of four pieces and writes two. Copies of four bytes that go where they belong at once take
+// 15 cycles a warp's instruction, which is twice as long as the weights of a column (H200,
+// 2026-11-30).
 #pragma once
 #include "csrc/arch/nvidia/hopper.hpp"
 #include "csrc/gemm/warpgroup/params.hpp"
@@ -49,17 +50,20 @@ NF12_DEVICE void copy_tokens(const WarpgroupParams& p, const WarpgroupPlace& pla
   }
 }
 
-// A whole wave, one of kPermuters: every so many 16 tokens of a column. Lanes l and l + 8 have row
-// l % 8 of eight, even pieces and odd ones: eight lanes are in different banks. Where a piece lies
-// in its row is an exclusive or, so all pieces of a lane follow from its first one.
+// A whole wave, one of kPermuters: every so many 8 tokens of a column. Lanes l and l + 8 have the
+// two halves of the even pieces of row l % 8, lanes l + 16 and l + 24 those of the odd ones:
+// whoever accesses at once is in different banks. Where a piece lies in its row is an exclusive or,
+// so all pieces of a lane follow from its first one.
 template <WarpgroupConfig config>
 NF12_DEVICE void permute_tokens(const WarpgroupPlace& place, int permuter,
                                 const arch::Shared<uint32_t>& shared) {
   using Plan = WarpgroupPlan<config>;
-  constexpr int kStep = 16 * Plan::kPermuters, kTogether = Plan::kTogether;
+  constexpr int kRows = 8, kStep = kRows * Plan::kPermuters, kTogether = Plan::kTogether;
+  constexpr bool kEven = Plan::kTokens % (kTogether * kStep) == 0;
   const int lane = arch::lane();
-  const uint32_t row = lane % 8 + lane / 16 * 8, parity = lane / 8 % 2;
-  const uint32_t from = block_byte(row, 8 * parity), to = block_byte(row, 8 * 4 * parity);
+  const uint32_t row = lane % kRows, half = lane / 8 % 2, parity = lane / 16;
+  const uint32_t from = block_byte(row, 8 * parity + 4 * half);
+  const uint32_t to = block_byte(row, 8 * (4 * parity + 2 * half));
   TokenRing<config> ring;
   NF12_NO_UNROLL
   for (int t = 0; t < place.columns; ++t) {
@@ -67,22 +71,19 @@ NF12_DEVICE void permute_tokens(const WarpgroupPlace& place, int permuter,
     const uint32_t column =
         arch::shared_address(shared, Plan::kTokenRing + ring.column * Plan::kColumnWords);
     NF12_NO_UNROLL
-    for (int token = 16 * permuter; token < Plan::kTokens; token += kTogether * kStep) {
+    for (int token = kRows * permuter; token < Plan::kTokens; token += kTogether * kStep) {
       const uint32_t tokens = column + 128 * token;
-      const auto is_there = [&](int i) {
-        return Plan::kTokens % (kTogether * kStep) == 0 || token + i * kStep < Plan::kTokens;
-      };
-      arch::Words<4> in[kTogether][4];
+      arch::Words<2> in[kTogether][4];
       NF12_UNROLL
       for (int i = 0; i < kTogether; ++i) NF12_UNROLL
       for (int q = 0; q < 4; ++q)
-        if (is_there(i))
-          in[i][q] = arch::load_shared16((tokens + from ^ 32u * q) + i * kStep * 128);
+        if (kEven || token + i * kStep < Plan::kTokens)
+          in[i][q] = arch::load_shared8((tokens + from ^ 32u * q) + i * kStep * 128);
       arch::sync_wave();
       NF12_UNROLL
       for (int i = 0; i < kTogether; ++i) NF12_UNROLL
-      for (int j = 0; j < 4; ++j)
-        if (is_there(i))
+      for (int j = 0; j < 2; ++j)
+        if (kEven || token + i * kStep < Plan::kTokens)
           arch::store_shared16((tokens + to ^ 16u * j) + i * kStep * 128,
                                {{in[i][0].w[j], in[i][1].w[j], in[i][2].w[j], in[i][3].w[j]}});
     }

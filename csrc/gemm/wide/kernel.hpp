@@ -21,7 +21,8 @@
 //
 // Order of a sum: the k-blocks of a piece ascending, in the hardware's own order within one; then
 // to the owner's own piece those of the others, by block. Equal launches give equal bits.
-// Not handled (wide_takes): k off a multiple of 64; x, y or rows of theirs off 16 bytes.
+// Not handled (wide_choice): k off a multiple of 64, n off one of 8; x, y or rows of theirs off 16
+// bytes.
 #pragma once
 #include "csrc/gemm/wide/outputs.hpp"
 #include "csrc/gemm/wide/weights.hpp"
