@@ -31,10 +31,9 @@ struct WarpgroupPlan {
   static constexpr int kRegisters =
       (kThreads * kLaunched - (kThreads - kLanes) * kTokenRegisters) / kLanes / 8 * 8;
 
-  // Times eight tokens that a wave permutes at once, 8 registers each.
-  static constexpr int kTogether = kTokenRegisters < 56 ? 1
-                                   : kTokens <= 48      ? kTokens / 8 / kPermuters
-                                                        : 4;
+  // What a wave permutes at once: this many words of four pieces a lane, as many times.
+  static constexpr int kPieceWords = kTokenRegisters < 56 ? 2 : 4;
+  static constexpr int kTogether = kTokens == 64 || kTokens == 80 ? 2 : 1;
 
   // x in the ring: rows of 64 columns as the matrix unit reads them (tensor_map.hpp). In words of
   // the block's shared memory, which starts at a multiple of 1,024 bytes.
