@@ -16,7 +16,8 @@ set(nf12_units
     gemm_wide    csrc/gemm/wide/instances/wide.cpp       sm
     gemm_once    csrc/gemm/wide/instances/once.cpp       sm
     gemm_combine csrc/gemm/instances/combine.cpp         gfx12,sm
-    unpack       csrc/unpack/instances/unpack.cpp        gfx12,sm
+    unpack       csrc/unpack/instances/unpack.cpp        gfx12
+    unpack_tile  csrc/unpack/instances/unpack_tile.cpp   sm
     gather       csrc/gather/instances/gather.cpp        gfx12,sm
     pack         csrc/pack/instances/pack.cpp            gfx12,sm
     check        csrc/pack/instances/check.cpp           gfx12,sm)

@@ -21,12 +21,21 @@ UPDATE = "scripts/dump_isa.py BUILD/gpu --markdown docs/machine-code.md"
 PINNED_CLANG = 22
 
 # The library's list, and what a family leaves out: the fused kernels stream through scalar
-# registers, which NVIDIA lacks; what gfx lacks is built on NVIDIA's matrix instructions.
+# registers, which NVIDIA lacks; what gfx lacks is built on NVIDIA's matrix instructions. Each
+# family has an unpack of its own.
 LISTED = (ROOT / "csrc/runtime/kernels.hpp").read_text().split("#define NF12_FOR_EACH_KERNEL", 1)[1]
 KERNELS = set(re.findall(r"K\((\w+)\)", LISTED.split("// clang-format on")[0]))
-ONLY_NVIDIA = ("gemm_stream_", "gemm_cluster_", "gemm_warpgroup_", "gemm_wide_", "gemm_once_")
+ONLY_GFX = ("gemm_fused_", "unpack_a")
+ONLY_NVIDIA = (
+    "gemm_stream_",
+    "gemm_cluster_",
+    "gemm_warpgroup_",
+    "gemm_wide_",
+    "gemm_once_",
+    "unpack_tile_",
+)
 GFX_KERNELS = {name for name in KERNELS if not name.startswith(ONLY_NVIDIA)}
-NVIDIA_KERNELS = {name for name in KERNELS if not name.startswith("gemm_fused_")}
+NVIDIA_KERNELS = {name for name in KERNELS if not name.startswith(ONLY_GFX)}
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,8 @@
 //   reread_arguments(params)                for rare paths: frees the registers elsewhere
 //   sync_wave()                             the wave's lanes see each other's shared memory
 //   copy_shared16_if await_copies           16 bytes from global to shared memory, meanwhile
+//   load_stream<count>(pointer)             as load_stream16, at a lane's own address
+//   store_stream<alignment>(pointer, words) 16 bytes as by store_words, not read again soon
 //   prefetch(pointer) load16_if(wanted,..)  toward the L2 cache; a load or the value as it was
 //   start_successor() await_predecessor()   dependent launch: the next kernel may start; the one
 //                                           before is done, with all it wrote
@@ -44,6 +46,8 @@
 //   store_shared8                           as store_shared16
 //                                           (from sync_wave on: not on gfx12)
 //   NF12_KERNEL(threads), _OF(threads, registers)
+//   NF12_KERNEL_BLOCKS(threads, blocks)     with few enough registers for so many blocks at once;
+//                                           not on gfx12
 //   NF12_SHARED(type, name, count)          memory of a block: name.load(i), name.store(i, value),
 //                                           name.add(i, value) atomically
 //   NF12_SHARED_AT_LAUNCH(type, name, count) likewise, its bytes given by the launch

@@ -50,7 +50,7 @@ GemmTraits traits_of(const Device& device) {
   traits.combine = device.has(Kernel::gemm_combine);
   traits.unpack = true;
   for (const int alignment : {16, 4, 2})
-    traits.unpack &= device.has(runtime::unpack_kernel(alignment));
+    traits.unpack &= device.has(unpack_kernel(device, alignment));
   return traits;
 }
 

@@ -57,6 +57,9 @@ void gemm(Queue& queue, const GemmLaunch& launch, void* workspace);
 
 // ---- unpack: exact BF16, row-major ----
 
+// What writes rows of an alignment; the device may lack it.
+runtime::Kernel unpack_kernel(const Device& device, int alignment);
+
 // out [experts, n, k], contiguous; experts * tiles must be countable (tiles_countable).
 void unpack(Queue& queue, const PackedStack& w, int64_t experts, uint16_t* out);
 

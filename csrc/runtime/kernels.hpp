@@ -18,6 +18,7 @@ namespace nf12::runtime {
   K(gemm_matrix_t16) K(gemm_matrix_t32) K(gemm_matrix_t64) K(gemm_matrix_t128)                 \
   K(gemm_combine)                                                                              \
   K(unpack_a16) K(unpack_a4) K(unpack_a2)                                                      \
+  K(unpack_tile_a16) K(unpack_tile_a4) K(unpack_tile_a2)                                       \
   K(gather_a16) K(gather_a4) K(gather_a2)                                                      \
   K(pack_survey_a16) K(pack_survey_a2) K(pack_count_a16) K(pack_count_a2)                      \
   K(pack_encode_a16) K(pack_encode_a2) K(pack_compare) K(pack_raw)                             \
@@ -94,6 +95,11 @@ constexpr Kernel unpack_kernel(int alignment) {
   return alignment == 16  ? Kernel::unpack_a16
          : alignment == 4 ? Kernel::unpack_a4
                           : Kernel::unpack_a2;
+}
+constexpr Kernel unpack_tile_kernel(int alignment) {
+  return alignment == 16  ? Kernel::unpack_tile_a16
+         : alignment == 4 ? Kernel::unpack_tile_a4
+                          : Kernel::unpack_tile_a2;
 }
 constexpr Kernel gather_kernel(int alignment) {
   return alignment == 16  ? Kernel::gather_a16

@@ -21,7 +21,7 @@ void run_cpu(const Packed& w, uint16_t* rows) {
 
 void run_gpu(const gpu::Device& gpu, PackedArguments& packed, Packed& w, uint16_t* rows) {
   align_for_gpu(kOp, Experts::kAllowed, packed, w);
-  for (const int alignment : {16, 4, 2}) check_kernel(kOp, gpu, runtime::unpack_kernel(alignment));
+  for (const int alignment : {16, 4, 2}) check_kernel(kOp, gpu, gpu::unpack_kernel(gpu, alignment));
   if (!tiles_countable(w.experts, w.first.n, w.first.k))
     fail(kOp, "payload has more than 2^31 tiles, unpack it expert by expert");
   gpu::Queue queue(gpu, current_stream(kOp, w.device));

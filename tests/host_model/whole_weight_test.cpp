@@ -10,6 +10,7 @@
 #include "csrc/pack/encode.hpp"
 #include "csrc/pack/launch.hpp"
 #include "csrc/unpack/launch.hpp"
+#include "csrc/unpack/tile_kernel.hpp"
 #include "tests/cpp/codec.hpp"
 #include "tests/host_model/machine.hpp"
 
@@ -98,30 +99,36 @@ class PackedStorage {
 
 std::string name_of(int64_t x, int64_t n, int64_t k) { return join("[", x, ", ", n, ", ", k, "]"); }
 
-void unpack_with(int alignment, const UnpackParams& p) {
-  if (alignment == 16) return unpack<16>(p);
-  if (alignment == 4) return unpack<4>(p);
-  unpack<2>(p);
+enum class Unpacking { kTilesAhead, kTileAWave };
+
+void unpack_with(Unpacking form, int alignment, const UnpackParams& p) {
+  const auto run = [&]<int a> {
+    form == Unpacking::kTileAWave ? unpack_tiles<a>(p) : unpack<a>(p);
+  };
+  if (alignment == 16) return run.operator()<16>();
+  if (alignment == 4) return run.operator()<4>();
+  run.operator()<2>();
 }
 
 // Unpacks into rows with gaps, `offset` elements into a buffer; compares with the CPU.
 // blocks = 0: as many as the launch wants.
-void expect_unpacked(const PackedStorage& packed, int64_t gap, int64_t offset, uint64_t seed,
-                     const std::string& what, int64_t blocks = 0) {
+void expect_unpacked_by(Unpacking form, const PackedStorage& packed, int64_t gap, int64_t offset,
+                        uint64_t seed, const std::string& what, int64_t blocks = 0) {
   const PackedView& first = packed.stack.first;
   const int64_t row_stride = first.k + gap, expert_stride = first.n * row_stride + gap;
   GuardedBuffer<uint16_t> out(offset + (packed.experts - 1) * expert_stride +
                               (first.n - 1) * row_stride + first.k);
   const std::vector<uint16_t> before = out.copy();
   UnpackParams p = {packed.stack, {out.data() + offset, expert_stride, row_stride, 0, 0}, {}};
-  const int64_t wanted = unpack_launch(p, packed.experts);
+  const bool tile_a_wave = form == Unpacking::kTileAWave;
+  const int64_t wanted = unpack_launch(p, packed.experts, tile_a_wave ? 1 : kUnpackTilesPerWave);
   if (blocks == 0) blocks = wanted;
   p.steps = tile_steps(packed.experts, first.n, first.k, blocks * kUnpackWaves);
   std::vector<Buffer> buffers = packed.buffers();
   buffers.push_back({out.data(), 2 * static_cast<size_t>(out.size()), true, "out"});
   const int alignment = unpack_alignment(p.out, packed.experts);
-  run(form_of("unpack", alignment), blocks, 1, kUnpackWaves, seed, buffers, p,
-      [&] { unpack_with(alignment, p); });
+  const std::string kernel = form_of(tile_a_wave ? "unpack_tile" : "unpack", alignment);
+  run(kernel, blocks, 1, kUnpackWaves, seed, buffers, p, [&] { unpack_with(form, alignment, p); });
   std::vector<uint16_t> wanted_bits = before;
   for (int64_t x = 0; x < packed.experts; ++x) {
     const std::vector<uint16_t> dense = unpack(packed.expert(x), kOneThread, cpu::Level::kPortable);
@@ -129,7 +136,14 @@ void expect_unpacked(const PackedStorage& packed, int64_t gap, int64_t offset, u
       std::copy_n(dense.data() + row * first.k, first.k,
                   wanted_bits.data() + offset + x * expert_stride + row * row_stride);
   }
-  expect_equal_bits(out.copy(), wanted_bits, join(what, ", gap ", gap, ", offset ", offset));
+  expect_equal_bits(out.copy(), wanted_bits,
+                    join(kernel, ": ", what, ", gap ", gap, ", offset ", offset));
+}
+
+void expect_unpacked(const PackedStorage& packed, int64_t gap, int64_t offset, uint64_t seed,
+                     const std::string& what, int64_t blocks = 0) {
+  for (const Unpacking form : {Unpacking::kTilesAhead, Unpacking::kTileAWave})
+    expect_unpacked_by(form, packed, gap, offset, seed, what, blocks);
 }
 
 TEST(unpack_gives_back_every_shape_and_expert) {
@@ -207,8 +221,15 @@ TEST(unpack_of_hostile_words) {
   for (int round = 0; round < 40; ++round) {
     Weights w(1, 33, 200);
     fill_like_a_model(w, random, 30);
-    expect_unpacked(PackedStorage(hostile(packed_bytes(w), random), 1, 33, 200), 0, 0, random(),
-                    "hostile");
+    PackedBytes bytes = hostile(packed_bytes(w), random);
+    expect_unpacked_by(Unpacking::kTilesAhead, PackedStorage(bytes, 1, 33, 200), 0, 0, random(),
+                       "hostile");
+    // All entries at once: which of two with one position wins is left open.
+    for (size_t i = 0; i < bytes.escapes.size(); ++i)
+      bytes.escapes[i] =
+          Escape::from_bits(bytes.escapes[i]).value | static_cast<uint32_t>(i % kTileWeights) << 16;
+    expect_unpacked_by(Unpacking::kTileAWave, PackedStorage(bytes, 1, 33, 200), 0, 0, random(),
+                       "hostile");
   }
 }
 

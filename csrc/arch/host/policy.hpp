@@ -10,6 +10,7 @@
 #define NF12_DEVICE inline
 #define NF12_KERNEL(threads) inline void
 #define NF12_KERNEL_OF(threads, registers) inline void
+#define NF12_KERNEL_BLOCKS(threads, blocks) inline void
 #define NF12_UNROLL
 #define NF12_NO_UNROLL
 #define NF12_UNROLL_BY(count)
@@ -191,6 +192,14 @@ struct Shared {
 inline Words<2> load_stream8(const uint8_t* base, uint32_t offset) {
   host::check_uniform("load_stream8", reinterpret_cast<uintptr_t>(base));
   return read_global<Words<2>>(base, offset, 8);
+}
+template <int count>
+inline Words<count> load_stream(const void* p) {
+  return read_global<Words<count>>(p, 0, 4 * count);
+}
+template <int alignment>
+inline void store_stream(void* p, const Words<4>& words) {
+  store_words<4, alignment>(p, words);
 }
 inline Words<4> load16_anywhere(const uint16_t* base, uint32_t offset) {
   return read_global<Words<4>>(base, offset, 2);

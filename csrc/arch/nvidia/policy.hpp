@@ -6,6 +6,8 @@
 #define NF12_INLINE __host__ __device__ __forceinline__
 #define NF12_KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
 #define NF12_KERNEL_OF(threads, registers) NF12_KERNEL(threads)
+#define NF12_KERNEL_BLOCKS(threads, blocks) \
+  extern "C" __global__ void __launch_bounds__(threads, blocks)
 #define NF12_UNROLL _Pragma("unroll")
 #define NF12_NO_UNROLL _Pragma("unroll 1")
 #define NF12_UNROLL_BY(count) NF12_PRAGMA(unroll count)
@@ -176,6 +178,32 @@ NF12_DEVICE Words<2> load_stream8(const uint8_t* base, uint32_t offset) {
                : "=r"(out.w[0]), "=r"(out.w[1])
                : "l"(base + offset));
   return out;
+}
+
+// As load_stream16, at a lane's own address.
+template <int count>
+NF12_DEVICE Words<count> load_stream(const void* p) {
+  Words<count> out;
+  if constexpr (count == 4)
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(out.w[0]), "=r"(out.w[1]), "=r"(out.w[2]), "=r"(out.w[3])
+                 : "l"(p));
+  else if constexpr (count == 2)
+    asm volatile("ld.global.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(out.w[0]), "=r"(out.w[1])
+                 : "l"(p));
+  else
+    asm volatile("ld.global.L1::no_allocate.u32 %0, [%1];" : "=r"(out.w[0]) : "l"(p));
+  return out;
+}
+
+// As store_words, with the hint that the L2 may give these lines up first; only whole 16 bytes.
+template <int alignment>
+NF12_DEVICE void store_stream(void* p, const Words<4>& words) {
+  if constexpr (alignment >= 16)
+    __stcs(static_cast<uint4*>(p), {words.w[0], words.w[1], words.w[2], words.w[3]});
+  else
+    store_words<4, alignment>(p, words);
 }
 
 // 16 bytes at any multiple of two.
