@@ -199,7 +199,7 @@ def bench_gpu_row(
         OPERATORS.check(*p, 1)
 
     moved_bytes = packed_bytes + weight_bytes
-    # A copy off a multiple of 512 bytes is half as fast (H200): no ceiling.
+    # Multiples of 512 bytes: a copy of other sizes can be slower.
     half_bytes = -(-moved_bytes // 1024) * 512
     blobs = [torch.zeros(half_bytes, dtype=torch.uint8, device=device) for _ in packed]
     targets = [torch.empty_like(blob) for blob in blobs]

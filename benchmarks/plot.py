@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The pictures of the README, from result files of bench_gemm.py.
 
-    python benchmarks/plot.py benchmarks/results/nvidia-h200-2026-11-29.json    # into docs/
+    python benchmarks/plot.py benchmarks/results/nvidia-h200-2026-11-30.json    # into docs/
 
 speed-up.svg: dense time over NF12 time against m, a line for each shape, their geomean on top.
 bytes.svg: bytes of weights a second, dense and packed, against what the machine reads at best.
