@@ -26,7 +26,8 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ BARRIER_TEST = "nvidia_barrier_test"  # a copy that such a barrier orders
 USE_BARRIERS = ("nvidia_cluster_test", "nvidia_warpgroup_test", "nvidia_wide_test")
 SANITIZERS = ("memcheck", "racecheck")
 LIMIT_S = 150  # of one program; a kernel that hangs must not hang the proof
+AT_ONCE = 8  # programs, which compute what they expect on the CPU
 
 
 def files_hash(files: Iterable[str]) -> str:
@@ -106,12 +108,21 @@ def run_program(command: list[str], environment: dict[str, str]) -> tuple[int, s
     return done.returncode, done.stdout
 
 
+def run_all(
+    names: Iterable[str], run: Callable[[str], tuple[int, str]]
+) -> list[tuple[str, int, str]]:
+    """(program, exit code, output)"""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return [(name, *done) for name, done in zip(names, pool.map(run, names), strict=True)]
+
+
 def run_plain() -> dict[str, Any]:
     """Launches compared, kernel by kernel, and the tests that failed."""
     launches: dict[str, int] = {}
     tests = failed = 0
-    for program in (*programs(), MACHINE_TEST):
-        code, output = run_program([str(BUILD / "bin" / program)], {})
+    for program, code, output in run_all(
+        (*programs(), MACHINE_TEST), lambda name: run_program([str(BUILD / "bin" / name)], {})
+    ):
         summary = re.search(r"(\d+) of (\d+) tests passed", output)
         if code != 0 or summary is None:
             print(output)
@@ -125,16 +136,15 @@ def run_plain() -> dict[str, Any]:
 
 def run_sanitizer(tool: str) -> dict[str, Any]:
     """Errors that compute-sanitizer found in each program, or the reason why it did not run."""
+    # Errors of calls are the programs' own business: they look for a kernel in each cubin.
+    sanitizer = ("compute-sanitizer", "--tool", tool, "--report-api-errors", "no")
     errors = {}
-    for program in programs():
-        code, output = run_program(
-            # Errors of calls are the programs' own business: they look for a kernel in each cubin.
-            [
-                *("compute-sanitizer", "--tool", tool, "--report-api-errors", "no"),
-                str(BUILD / "bin" / program),
-            ],
-            {"NF12_SEPARATE_ALLOCATIONS": "1"},
-        )
+    for program, code, output in run_all(
+        programs(),
+        lambda name: run_program(
+            [*sanitizer, str(BUILD / "bin" / name)], {"NF12_SEPARATE_ALLOCATIONS": "1"}
+        ),
+    ):
         summary = re.search(r"(?:ERROR SUMMARY: |hazards? displayed \()(\d+) error", output)
         passed = re.search(r"(\d+) of \1 tests passed", output)
         if code != 0 or summary is None or not passed or summary[1] != "0":
