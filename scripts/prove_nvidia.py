@@ -26,7 +26,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,6 @@ BARRIER_TEST = "nvidia_barrier_test"  # a copy that such a barrier orders
 USE_BARRIERS = ("nvidia_cluster_test", "nvidia_warpgroup_test", "nvidia_wide_test")
 SANITIZERS = ("memcheck", "racecheck")
 LIMIT_S = 150  # of one program; a kernel that hangs must not hang the proof
-AT_ONCE = 8  # programs, which compute what they expect on the CPU
 
 
 def files_hash(files: Iterable[str]) -> str:
@@ -109,49 +108,55 @@ def run_program(command: list[str], environment: dict[str, str]) -> tuple[int, s
 
 
 def run_all(
-    names: Iterable[str], run: Callable[[str], tuple[int, str]]
+    jobs: Sequence[tuple[str, ...]], prefix: Sequence[str], environment: dict[str, str]
 ) -> list[tuple[str, int, str]]:
-    """(program, exit code, output)"""
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        return [(name, *done) for name, done in zip(names, pool.map(run, names), strict=True)]
+    """(program, exit code, output) of each job: a program and the tests to run of it. As many at
+    once as there are processors: they compute what they expect."""
+
+    def run(job: tuple[str, ...]) -> tuple[str, int, str]:
+        program, *tests = job
+        return program, *run_program([*prefix, str(BUILD / "bin" / program), *tests], environment)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(run, jobs))
 
 
-def run_plain() -> dict[str, Any]:
-    """Launches compared, kernel by kernel, and the tests that failed."""
+def run_plain() -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    """Launches compared, kernel by kernel, and how many tests failed; and all tests that a
+    sanitizer may watch."""
     launches: dict[str, int] = {}
     tests = failed = 0
-    for program, code, output in run_all(
-        (*programs(), MACHINE_TEST), lambda name: run_program([str(BUILD / "bin" / name)], {})
-    ):
+    names = []
+    for program, code, output in run_all([(name,) for name in (*programs(), MACHINE_TEST)], [], {}):
         summary = re.search(r"(\d+) of (\d+) tests passed", output)
         if code != 0 or summary is None:
             print(output)
         tests += int(summary[2]) if summary else 0
         failed += int(summary[2]) - int(summary[1]) if summary else 1
+        if program == MACHINE_TEST:
+            continue
+        names += [
+            (program, test) for test in re.findall(r"^(?:ok  |FAIL) (\w+)$", output, re.MULTILINE)
+        ]
         for kernel, count in re.findall(r"^launches (\w+) (\d+)$", output, re.MULTILINE):
-            if program not in (MACHINE_TEST, BARRIER_TEST):
+            if program != BARRIER_TEST:
                 launches[kernel] = launches.get(kernel, 0) + int(count)
-    return {"tests": tests, "failed": failed, "cases": dict(sorted(launches.items()))}
+    return {"tests": tests, "failed": failed, "cases": dict(sorted(launches.items()))}, names
 
 
-def run_sanitizer(tool: str) -> dict[str, Any]:
+def run_sanitizer(tool: str, tests: list[tuple[str, str]]) -> dict[str, Any]:
     """Errors that compute-sanitizer found in each program, or the reason why it did not run."""
     # Errors of calls are the programs' own business: they look for a kernel in each cubin.
     sanitizer = ("compute-sanitizer", "--tool", tool, "--report-api-errors", "no")
-    errors = {}
-    for program, code, output in run_all(
-        programs(),
-        lambda name: run_program(
-            [*sanitizer, str(BUILD / "bin" / name)], {"NF12_SEPARATE_ALLOCATIONS": "1"}
-        ),
-    ):
+    errors = dict.fromkeys(programs(), 0)
+    for program, code, output in run_all(tests, sanitizer, {"NF12_SEPARATE_ALLOCATIONS": "1"}):
         summary = re.search(r"(?:ERROR SUMMARY: |hazards? displayed \()(\d+) error", output)
-        passed = re.search(r"(\d+) of \1 tests passed", output)
+        passed = "1 of 1 tests passed" in output
         if code != 0 or summary is None or not passed or summary[1] != "0":
             print(output[-6000:])
-        if summary is None or passed is None:
+        if summary is None or not passed:
             return {"ran": False, "why": output.strip().splitlines()[-1] if output else "no output"}
-        errors[program] = int(summary[1])
+        errors[program] += int(summary[1])
     if errors.get(BARRIER_TEST, 0) == 0:
         return {"ran": True, "errors": errors}
     not_followed = {name: errors.pop(name) for name in (BARRIER_TEST, *USE_BARRIERS)}
@@ -179,15 +184,16 @@ def main() -> int:
     record: dict[str, Any] = card()
     record["date"] = datetime.date.today().isoformat()
     record |= json.loads((BUILD / "built.json").read_text())
-    record |= run_plain()
-    record["sanitizer"] = {tool: run_sanitizer(tool) for tool in SANITIZERS}
+    results, tests = run_plain()
+    record |= results
+    record["sanitizer"] = {tool: run_sanitizer(tool, tests) for tool in SANITIZERS}
     slug = "-".join(record["card"].lower().split())
     path = options.output or RECORDS / f"{slug}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + "\n")
     print(json.dumps({k: v for k, v in record.items() if k != "sources"}, indent=1))
-    results = record["sanitizer"].values()
-    found = any(any(result["errors"].values()) for result in results if result["ran"])
+    sanitized = record["sanitizer"].values()
+    found = any(any(result["errors"].values()) for result in sanitized if result["ran"])
     return int(record["failed"] > 0 or found)
 
 
