@@ -198,6 +198,15 @@ PackedView view_of(const PackedBytes& packed, int64_t n, int64_t k, int64_t expe
           .base = packed.base};
 }
 
+PackedView weight_of(int64_t n, int64_t k) {
+  PackedView w = {};
+  w.n = n;
+  w.k = k;
+  w.index_stride = tile_columns(k);
+  w.payload_stride_bytes = w.index_stride * kTileBytes;
+  return w;
+}
+
 std::vector<uint16_t> unpack(const PackedView& view, const cpu::Parallel& parallel,
                              cpu::Level level) {
   GuardedBuffer<uint16_t> out(view.n * view.k);

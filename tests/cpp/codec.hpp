@@ -49,6 +49,8 @@ bool base_allows(uint16_t bits, int base);
 
 // Expert 0 of a packed stack, or the one given.
 PackedView view_of(const PackedBytes& packed, int64_t n, int64_t k, int64_t expert = 0);
+// A packed weight as far as its shape and strides go: of no memory.
+PackedView weight_of(int64_t n, int64_t k);
 
 std::vector<uint16_t> unpack(const PackedView& view, const cpu::Parallel& parallel,
                              cpu::Level level);

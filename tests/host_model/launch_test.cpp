@@ -2,19 +2,11 @@
 #include "csrc/gemm/fused/launch.hpp"
 
 #include "csrc/gemm/fused/instances/configs.hpp"
+#include "tests/cpp/codec.hpp"
 #include "tests/cpp/expect.hpp"
 
 namespace nf12::test {
 namespace {
-
-PackedView weight_of(int64_t n, int64_t k) {
-  PackedView w = {};
-  w.n = n;
-  w.k = k;
-  w.payload_stride_bytes = tile_columns(k) * kTileBytes;
-  w.index_stride = tile_columns(k);
-  return w;
-}
 
 const uint16_t* at(uintptr_t address) { return reinterpret_cast<const uint16_t*>(address); }
 

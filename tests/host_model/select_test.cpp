@@ -3,19 +3,11 @@
 
 #include <string>
 
+#include "tests/cpp/codec.hpp"
 #include "tests/cpp/expect.hpp"
 
 namespace nf12::test {
 namespace {
-
-PackedView weight_of(int64_t n, int64_t k) {
-  PackedView w = {};
-  w.n = n;
-  w.k = k;
-  w.index_stride = tile_columns(k);
-  w.payload_stride_bytes = w.index_stride * kTileBytes;
-  return w;
-}
 
 // With every kernel compiled in.
 GemmTraits complete(GemmTraits traits) {

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "tests/cpp/codec.hpp"
 #include "tests/cpp/expect.hpp"
 
 namespace nf12::test {
@@ -52,11 +53,7 @@ TEST(a_path_that_does_not_take_the_problem_leaves_it_to_the_rules) {
   traits.fused = 0xFFFF;
   traits.matrix = 0xF;
   traits.combine = traits.unpack = true;
-  PackedView w = {};
-  w.n = 512;
-  w.k = 4096;
-  w.index_stride = tile_columns(w.k);
-  w.payload_stride_bytes = w.index_stride * kTileBytes;
+  const PackedView w = weight_of(512, 4096);
   const auto path = [&](const GemmTable* table, int64_t m) {
     return select_gemm(table, traits, {w, m, w.k}).path;
   };

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/cpp/codec.hpp"
 #include "tests/cpp/expect.hpp"
 
 namespace nf12::test {
@@ -16,15 +17,6 @@ namespace {
 constexpr int kCardSharedBytes = 227 * 1024;  // of a block, sm_90
 // Clusters that an H200 runs at once, by their blocks.
 constexpr ClusterCounts kH200 = {0, 132, 66, 39, 30, 22, 17, 15, 15};
-
-PackedView weight_of(int64_t n, int64_t k) {
-  PackedView w = {};
-  w.n = n;
-  w.k = k;
-  w.index_stride = tile_columns(k);
-  w.payload_stride_bytes = w.index_stride * kTileBytes;
-  return w;
-}
 
 template <typename Body>
 void with_form(int tokens, const Body& body) {

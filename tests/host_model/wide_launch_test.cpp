@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "csrc/gemm/wide/walk.hpp"
+#include "tests/cpp/codec.hpp"
 #include "tests/cpp/expect.hpp"
 
 namespace nf12::test {
@@ -70,15 +71,6 @@ TEST(every_k_block_once) {
         if (tiles >= 2 * blocks)
           expect_walk_sound(params_of(tiles, columns, tiles % blocks + blocks, blocks));
       }
-}
-
-PackedView weight_of(int64_t n, int64_t k) {
-  PackedView w = {};
-  w.n = n;
-  w.k = k;
-  w.index_stride = tile_columns(k);
-  w.payload_stride_bytes = w.index_stride * kTileBytes;
-  return w;
 }
 
 // Those that a card's launch would take, for weights and tokens of every size.
