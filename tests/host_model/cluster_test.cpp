@@ -172,8 +172,7 @@ TEST(every_tail_of_n) {
   for (int n = 1; n <= 48; n += n < 18 ? 1 : 5) {
     Problem problem(n % 24 + 1, n, 128, 16, 8);
     problem.shape = {2, 1, n % 2 + 1};
-    problem.bias.resize(n);
-    for (uint16_t& bias : problem.bias) bias = exact_bits(static_cast<int>(random() % 9) - 4);
+    fill_bias(problem, random);
     expect_integers_right(problem, random);
   }
 }
@@ -276,8 +275,7 @@ TEST(escapes_of_every_kind) {
   for (const int rarity : {500, 40, 25, 8}) {  // lists of one, of more than 32, raw tiles
     Problem problem(rarity == 25 ? 64 : 18, 33, 64 * 9, 24);
     problem.shape = {3, rarity == 40 ? 2 : 1, 2};
-    problem.bias.resize(33);
-    for (uint16_t& bias : problem.bias) bias = exact_bits(static_cast<int>(random() % 9) - 4);
+    fill_bias(problem, random);
     fill_model(problem, random, rarity);
     problem.pack();
     expect_model_right(problem, join("one in ", rarity));

@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -220,6 +221,45 @@ inline void fill_integers(GemmProblem& problem, Random& random) {
       problem.x.at(t, k) = exact_bits(static_cast<int>(random() % 5) - 2);
 }
 
+inline void fill_bias(GemmProblem& problem, Random& random) {
+  problem.bias.resize(problem.w.n);
+  for (uint16_t& bias : problem.bias) bias = exact_bits(static_cast<int>(random() % 9) - 4);
+}
+
+// Tile i has i escapes: none, lists of each length, and from tile 65 on raw ones.
+inline void put_lists_of_every_length(GemmProblem& problem, Random& random) {
+  std::vector<int> places(kTileWeights);
+  std::iota(places.begin(), places.end(), 0);
+  const int64_t columns = problem.w.k / kTileColumns;
+  for (int64_t tile = 0; tile < problem.w.n / kTileRows * columns; ++tile) {
+    std::shuffle(places.begin(), places.end(), random);
+    for (int i = 0; i < kTileWeights; ++i) {
+      uint16_t& weight = problem.w.at(0, tile / columns * kTileRows + places[i] / kTileColumns,
+                                      tile % columns * kTileColumns + places[i] % kTileColumns);
+      if (i < tile)
+        weight = 0;
+      else if (weight == 0)
+        weight = exact_bits(2);
+    }
+  }
+}
+
+// The view of `all` from a tile on, of the shape of `part`, which gets its weights: the same table,
+// other strides.
+inline PackedView slice_into(GemmProblem& part, const GemmProblem& all, int64_t tile_row,
+                             int64_t tile_column) {
+  for (int64_t row = 0; row < part.w.n; ++row)
+    for (int64_t k = 0; k < part.w.k; ++k)
+      part.w.at(0, row, k) =
+          all.w.at(0, row + tile_row * kTileRows, k + tile_column * kTileColumns);
+  PackedView view = all.view();
+  view.payload += tile_row * view.payload_stride_bytes + tile_column * kTileBytes;
+  view.index += tile_row * view.index_stride + tile_column;
+  view.n = part.w.n;
+  view.k = part.w.k;
+  return view;
+}
+
 inline std::vector<uint16_t> integer_product(GemmProblem& problem) {
   std::vector<uint16_t> out;
   for (int64_t t = 0; t < problem.x.m; ++t)
@@ -249,13 +289,19 @@ inline constexpr uint16_t kSpecialWeights[] = {0x0000, 0x8000, 0x7F80, 0xFF80, 0
                                                0x0001, 0x807F, 0x0080, 0x7F7F, 0xFF7F};
 
 // Each alone in its row, 4 i.
-inline void put_special_weights(GemmProblem& problem) {
-  for (size_t i = 0; i < std::size(kSpecialWeights); ++i)
-    problem.w.at(0, 4 * i, 17 * i) = kSpecialWeights[i];
+inline void put_special_weights(GemmProblem& problem, size_t count = std::size(kSpecialWeights)) {
+  for (size_t i = 0; i < count; ++i) problem.w.at(0, 4 * i, 17 * i) = kSpecialWeights[i];
 }
 
 inline void put_special_activations(GemmProblem& problem, Random& random) {
   for (const uint16_t special : {0x7F80, 0x7FC0, 0x8000, 0x0001})
+    problem.x.at(random() % problem.x.m, random() % problem.x.k) = special;
+}
+
+// For a sum in any order: in some the two largest weights overflow, which may meet an infinite x.
+inline void put_specials_for_any_order(GemmProblem& problem, Random& random, bool infinite_x) {
+  put_special_weights(problem, std::size(kSpecialWeights) - (infinite_x ? 2 : 0));
+  for (const uint16_t special : {0x7FC0, 0x8000, 0x0001, infinite_x ? 0x7F80 : 0x8001})
     problem.x.at(random() % problem.x.m, random() % problem.x.k) = special;
 }
 

@@ -221,8 +221,7 @@ TEST(every_base_is_scaled_back) {
         w = static_cast<uint16_t>((w & 0x807F) | (base + random() % 16) << 7);
       }
     problem.pack(base);
-    problem.bias.resize(20);
-    for (uint16_t& bias : problem.bias) bias = exact_bits(static_cast<int>(random() % 9) - 4);
+    fill_bias(problem, random);
     expect_model_right(problem, join("base ", base));
   }
 }
@@ -234,8 +233,7 @@ TEST(splits_are_added_in_order) {
       Problem problem(m, 35, 1000, 2);
       if (m > 100 && splits > 2) continue;
       problem.splits = splits;
-      problem.bias.resize(35);
-      for (uint16_t& bias : problem.bias) bias = exact_bits(static_cast<int>(random() % 9) - 4);
+      fill_bias(problem, random);
       expect_integers_right(problem, random);
       fill_model(problem, random, 300);
       problem.pack();
@@ -248,16 +246,8 @@ TEST(slices_are_views) {
   Problem whole(4, 64, 320);
   fill_integers(whole, random);
   whole.pack();
-  const PackedView all = whole.view();
-  // Tile rows 1..2 of four and tile columns 2..4 of five: the same table, other strides.
-  PackedView part = all;
-  part.payload = all.tile(1, 2);
-  part.index = all.index + all.index_stride + 2;
-  part.n = 32;
-  part.k = 192;
-  Problem sliced(4, 32, 192);
-  for (int64_t row = 0; row < 32; ++row)
-    for (int64_t k = 0; k < 192; ++k) sliced.w.at(0, row, k) = whole.w.at(0, row + 16, k + 128);
+  Problem sliced(4, 32, 192);  // tile rows 1..2 of four and tile columns 2..4 of five
+  const PackedView part = slice_into(sliced, whole, 1, 2);
   for (int t = 0; t < 4; ++t)
     for (int64_t k = 0; k < 192; ++k) sliced.x.at(t, k) = whole.x.at(t, k);
   expect_same(run_matrix(sliced, part, 1), integer_product(sliced), 32, "slice");

@@ -147,8 +147,7 @@ TEST(blocks_of_unequal_rows) {
   for (const int64_t blocks : {1, 3, 4, 7}) {
     Problem problem(3, 16 * 7 - 5, 192, 16, 8);
     problem.blocks = blocks;
-    problem.bias.resize(problem.w.n);
-    for (uint16_t& bias : problem.bias) bias = exact_bits(static_cast<int>(random() % 9) - 4);
+    fill_bias(problem, random);
     expect_integers_right(problem, random);
   }
 }

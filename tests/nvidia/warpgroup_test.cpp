@@ -7,7 +7,6 @@
 #include "csrc/format/escapes.hpp"
 #include "csrc/gemm/stream/launch.hpp"
 #include "csrc/gemm/warpgroup/launch.hpp"
-#include "csrc/unpack/launch.hpp"
 #include "tests/host_model/gemm_problem.hpp"
 #include "tests/nvidia/maps.hpp"
 
@@ -84,11 +83,6 @@ std::vector<uint16_t> run_warpgroup(Problem& problem, const PackedView& view) {
     EXPECT(false, name_of(problem), ": ", report.what());
   }
   return y.rows();
-}
-
-void fill_bias(Problem& problem, Random& random) {
-  problem.bias.resize(problem.w.n);
-  for (uint16_t& bias : problem.bias) bias = exact_bits(static_cast<int>(random() % 9) - 4);
 }
 
 void expect_integers_right(Problem& problem, Random& random) {
@@ -192,26 +186,13 @@ TEST(fewer_columns_than_turns) {
     }
 }
 
-// Tile i has i escapes: none, lists of each length, one raw.
 TEST(lists_of_every_length) {
   Random random(8);
   for (const int tokens : kWarpgroupTokens)
     for (const ClusterShape shape : {ClusterShape{11, 1, 1}, {4, 3, 2}}) {
       Problem problem(tokens - 3, kTileRows * 11, kTileColumns * 6, tokens, shape);
       fill_integers(problem, random);
-      std::vector<int> places(kTileWeights);
-      for (int i = 0; i < kTileWeights; ++i) places[i] = i;
-      for (int tile = 0; tile < 66; ++tile) {
-        std::shuffle(places.begin(), places.end(), random);
-        for (int i = 0; i < kTileWeights; ++i) {
-          uint16_t& weight = problem.w.at(0, tile / 6 * kTileRows + places[i] / kTileColumns,
-                                          tile % 6 * kTileColumns + places[i] % kTileColumns);
-          if (i < tile)
-            weight = 0;
-          else if (weight == 0)
-            weight = exact_bits(2);
-        }
-      }
+      put_lists_of_every_length(problem, random);
       problem.pack();
       expect_same(run_warpgroup(problem, problem.view()), integer_product(problem), problem.w.n,
                   name_of(problem));
@@ -236,13 +217,7 @@ TEST(slices_are_views) {
     fill_integers(all, random);
     fill_integers(part, random);
     all.pack();
-    for (int64_t row = 0; row < 300; ++row)
-      for (int64_t k = 0; k < 192; ++k) part.w.at(0, row, k) = all.w.at(0, row + 32, k + 64);
-    PackedView view = slice_tile_rows(all.view(), 2, 100);
-    view.payload += kTileBytes;
-    view.index += 1;
-    view.n = 300;
-    view.k = 192;
+    const PackedView view = slice_into(part, all, 2, 1);
     expect_same(run_warpgroup(part, view), integer_product(part), 300, name_of(part));
   }
 }
@@ -267,11 +242,7 @@ TEST(special_values_reach_the_multiplier) {
     for (const bool infinite_x : {false, true}) {
       Problem problem(tokens - 2, 48, 256, tokens, {3, 1, 2});
       fill_model(problem, random, 1'000'000'000);
-      // The two largest overflow in some order of a sum, which may meet an infinite x.
-      for (size_t i = 0; i < std::size(kSpecialWeights) - (infinite_x ? 2 : 0); ++i)
-        problem.w.at(0, 4 * i, 17 * i) = kSpecialWeights[i];  // alone in its row
-      for (const uint16_t special : {0x7FC0, 0x8000, 0x0001, infinite_x ? 0x7F80 : 0x8001})
-        problem.x.at(random() % problem.x.m, random() % 256) = special;
+      put_specials_for_any_order(problem, random, infinite_x);
       problem.pack();
       expect_within_bound(run_warpgroup(problem, problem.view()), integer_product(problem), problem,
                           name_of(problem));

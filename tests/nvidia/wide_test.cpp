@@ -142,11 +142,6 @@ std::vector<uint16_t> run_wide(Problem& problem, const PackedView& view) {
   return run_wide(problem, view, workspace);
 }
 
-void fill_bias(Problem& problem, Random& random) {
-  problem.bias.resize(problem.w.n);
-  for (uint16_t& bias : problem.bias) bias = exact_bits(static_cast<int>(random() % 9) - 4);
-}
-
 void expect_integers_right(Problem& problem, Random& random) {
   fill_integers(problem, random);
   problem.pack();
@@ -233,25 +228,12 @@ TEST(flags_are_down_again) {
   }
 }
 
-// Tile i has i escapes: none, lists of each length, one raw.
 TEST(lists_of_every_length) {
   Random random(7);
   for (const WideShape& shape : {whole(128), whole(192), whole(256), once()}) {
     Problem problem(70, kTileRows * 11, kTileColumns * 6, shape);
     fill_integers(problem, random);
-    std::vector<int> places(kTileWeights);
-    for (int i = 0; i < kTileWeights; ++i) places[i] = i;
-    for (int tile = 0; tile < 66; ++tile) {
-      std::shuffle(places.begin(), places.end(), random);
-      for (int i = 0; i < kTileWeights; ++i) {
-        uint16_t& weight = problem.w.at(0, tile / 6 * kTileRows + places[i] / kTileColumns,
-                                        tile % 6 * kTileColumns + places[i] % kTileColumns);
-        if (i < tile)
-          weight = 0;
-        else if (weight == 0)
-          weight = exact_bits(2);
-      }
-    }
+    put_lists_of_every_length(problem, random);
     problem.pack();
     expect_same(run_wide(problem, problem.view()), integer_product(problem), problem.w.n,
                 name_of(problem));
@@ -276,13 +258,7 @@ TEST(slices_are_views) {
     fill_integers(all, random);
     fill_integers(part, random);
     all.pack();
-    for (int64_t row = 0; row < 312; ++row)
-      for (int64_t k = 0; k < 192; ++k) part.w.at(0, row, k) = all.w.at(0, row + 32, k + 64);
-    PackedView view = slice_tile_rows(all.view(), 2, 100);
-    view.payload += kTileBytes;
-    view.index += 1;
-    view.n = 312;
-    view.k = 192;
+    const PackedView view = slice_into(part, all, 2, 1);
     expect_same(run_wide(part, view), integer_product(part), 312, name_of(part));
   }
 }
@@ -313,17 +289,11 @@ TEST(values_of_a_model) {
 
 TEST(special_values_reach_the_multiplier) {
   Random random(12);
-  const uint16_t specials[] = {0x0000, 0x8000, 0x7F80, 0xFF80, 0x7FC1, 0xFFFF,
-                               0x0001, 0x807F, 0x0080, 0x7F7F, 0xFF7F};
   for (const WideShape& shape : {whole(128), whole(256), once()})
     for (const bool infinite_x : {false, true}) {
       Problem problem(80, 48, 256, shape);
       fill_model(problem, random, 1'000'000'000);
-      // The two largest overflow in some order of a sum, which may meet an infinite x.
-      for (size_t i = 0; i < std::size(specials) - (infinite_x ? 2 : 0); ++i)
-        problem.w.at(0, 4 * i, 17 * i) = specials[i];  // alone in its row
-      for (const uint16_t special : {0x7FC0, 0x8000, 0x0001, infinite_x ? 0x7F80 : 0x8001})
-        problem.x.at(random() % 80, random() % 256) = special;
+      put_specials_for_any_order(problem, random, infinite_x);
       problem.pack();
       expect_within_bound(run_wide(problem, problem.view()), integer_product(problem), problem,
                           name_of(problem));
@@ -333,15 +303,12 @@ TEST(special_values_reach_the_multiplier) {
 TEST(hostile_index_words_never_read_outside_the_table) {
   Random random(13);
   for (const WideShape& shape : {whole(128), whole(256), once()})
-    for (const uint32_t word :
-         {0xFFu, 0xFFFFFF01u, 0xFFFFFFFFu, 65u, 254u, 1u << 8, 0x140u, 0x1FFu, 0x7FFFFF40u}) {
+    for (const uint32_t word : kHostileIndexWords) {
       Problem problem(70, 32, 128, shape);
       fill_integers(problem, random);
       problem.pack();
       problem.packed.index.assign(4, word);
-      // No list may name a weight twice: two lanes would then write it, in any order.
-      for (size_t i = 0; i < problem.packed.escapes.size(); ++i)
-        problem.packed.escapes[i] = static_cast<uint32_t>(i % kTileWeights) << 16 | exact_bits(1);
+      name_escapes_once(problem);
       run_wide(problem, problem.view());  // memcheck reports any read outside
     }
 }
