@@ -98,6 +98,35 @@ def has_wide() -> bool:
     return torch.version.hip is None and torch.cuda.get_device_capability(DEVICE) == (9, 0)
 
 
+def need_wide() -> None:
+    if not has_wide():
+        pytest.skip("the wide kernels are for sm_90a alone")
+
+
+def need_clusters() -> None:
+    if torch.version.hip is not None:
+        pytest.skip("this version has no cluster kernels for these GPUs")
+
+
+def multiply_between(
+    path: str, x: Tensor, packed: Packed, bias: Tensor | None, gaps: tuple[int, int]
+) -> Tensor:
+    """y by a path, from rows of x within wider ones into rows of y with gaps before and behind
+    them, which stay as they are."""
+    (m, k), n = x.shape, packed[3]
+    wider = torch.full((m, k + 24), 7.0, dtype=x.dtype, device=DEVICE)
+    wider[:, 8 : k + 8] = x.to(DEVICE)
+    out = torch.full((m, gaps[0] + n + gaps[1]), 7.0, dtype=x.dtype, device=DEVICE)
+    y = out[:, gaps[0] : gaps[0] + n]
+    with nf12.use_kernel(path):
+        ops.gemm.out(
+            wider[:, 8 : k + 8], *packed, bias.to(DEVICE) if bias is not None else None, out=y
+        )
+    rest = (out[:, : gaps[0]] == 7).all() & (out[:, gaps[0] + n :] == 7).all()
+    assert bool(rest), f"m {m} between {gaps}"
+    return y.cpu()
+
+
 @pytest.mark.parametrize("path", _C.gpu_kernels())
 def test_gemm_by_every_path(path: str) -> None:
     others = ("fused",) if torch.version.hip is None else ("stream", "cluster", "wide")
@@ -121,30 +150,19 @@ CLUSTER_TOKENS = (1, 17, 32, 33, 48, 64, 65, 80, 81, 96, 97, 127, 128, 129, 192)
 @pytest.mark.parametrize(("n", "k"), ((264, 640), (77, 1024), (4096, 1024), (2000, 4096)))
 def test_clusters_take_any_rows_of_the_result(n: int, k: int, bias: bool) -> None:
     """Strided x and y, rows of y at odd addresses as well; what lies between them stays."""
-    if torch.version.hip is not None:
-        pytest.skip("this version has no cluster kernels for these GPUs")
+    need_clusters()
     weight, added = realistic_weights(n, k, tile_share=0.5), activations(n, seed=2)
     packed = pack(weight)
     for m in CLUSTER_TOKENS:
         x = activations(m, k)
-        wider = torch.full((m, k + 24), 7.0, dtype=x.dtype, device=DEVICE)
-        wider[:, 8 : k + 8] = x.to(DEVICE)
-        for before, after in ((8, 8 + -n % 8), (3, 6)):
-            out = torch.full((m, before + n + after), 7.0, dtype=x.dtype, device=DEVICE)
-            y = out[:, before : before + n]
-            with nf12.use_kernel("cluster"):
-                ops.gemm.out(
-                    wider[:, 8 : k + 8], *packed, added.to(DEVICE) if bias else None, out=y
-                )
-            assert_gemm_close(y.cpu(), x, weight, added if bias else None, f"m {m} at {before}")
-            rest = (out[:, :before] == 7).all() & (out[:, before + n :] == 7).all()
-            assert bool(rest), f"m {m} at {before}"
+        for gaps in ((8, 8 + -n % 8), (3, 6)):
+            y = multiply_between("cluster", x, packed, added if bias else None, gaps)
+            assert_gemm_close(y, x, weight, added if bias else None, f"m {m} between {gaps}")
 
 
 def test_clusters_take_rows_of_x_that_overlap() -> None:
     """Every token the same: no tensor map says so, and the other form takes it."""
-    if torch.version.hip is not None:
-        pytest.skip("this version has no cluster kernels for these GPUs")
+    need_clusters()
     weight = realistic_weights(264, 640, tile_share=0.5)
     x = activations(1, 640)
     for m in (17, 100):
@@ -161,27 +179,18 @@ WIDE_TOKENS = (65, 127, 128, 129, 192, 193, 256, 257, 300, 511, 1024)
 @pytest.mark.parametrize(("n", "k"), ((264, 640), (4096, 1024), (2000, 4096)))
 def test_wide_takes_rows_at_multiples_of_16_bytes(n: int, k: int, bias: bool) -> None:
     """Strided x and y; what lies between the rows of y stays."""
-    if not has_wide():
-        pytest.skip("the wide kernels are for sm_90a alone")
+    need_wide()
     weight, added = realistic_weights(n, k, tile_share=0.5), activations(n, seed=2)
     packed = pack(weight)
     for m in WIDE_TOKENS:
         x = activations(m, k)
-        wider = torch.full((m, k + 24), 7.0, dtype=x.dtype, device=DEVICE)
-        wider[:, 8 : k + 8] = x.to(DEVICE)
-        out = torch.full((m, n + 16), 7.0, dtype=x.dtype, device=DEVICE)
-        with nf12.use_kernel("wide"):
-            ops.gemm.out(
-                wider[:, 8 : k + 8], *packed, added.to(DEVICE) if bias else None, out=out[:, 8:-8]
-            )
-        assert_gemm_close(out[:, 8:-8].cpu(), x, weight, added if bias else None, f"m {m}")
-        assert bool((out[:, :8] == 7).all() & (out[:, -8:] == 7).all()), f"m {m}"
+        y = multiply_between("wide", x, packed, added if bias else None, (8, 8))
+        assert_gemm_close(y, x, weight, added if bias else None, f"m {m}")
 
 
 def test_wide_decodes_once() -> None:
     """A shape for which it does (tests/host_model/select_test.cpp), twice: memory is used again."""
-    if not has_wide():
-        pytest.skip("the wide kernels are for sm_90a alone")
+    need_wide()
     weight, bias = realistic_weights(16888, 1024, tile_share=0.5), activations(16888, seed=2)
     packed, x = pack(weight), activations(2048, 1024)
     results = [ops.gemm(x.to(DEVICE), *packed, bias.to(DEVICE)) for _ in range(2)]
@@ -191,8 +200,7 @@ def test_wide_decodes_once() -> None:
 
 def test_wide_on_slices_of_a_weight() -> None:
     """Rows and tile columns of a packed weight, as views of its memory."""
-    if not has_wide():
-        pytest.skip("the wide kernels are for sm_90a alone")
+    need_wide()
     weight = realistic_weights(1024, 2048, tile_share=0.5)
     payload, index, escapes, _, _, base = pack(weight)
     part = (payload[2:34, 3:20], index[2:34, 3:20], escapes, 512, 17 * 64, base)
@@ -204,8 +212,7 @@ def test_wide_on_slices_of_a_weight() -> None:
 
 
 def test_wide_says_what_it_does_not_take() -> None:
-    if not has_wide():
-        pytest.skip("the wide kernels are for sm_90a alone")
+    need_wide()
     for n, k, why in (
         (64, 104, "in_features a multiple of 64"),
         (37, 128, "multiples of 16 bytes"),
