@@ -10,6 +10,7 @@
 //   buffered   the weight unpacked slice by slice, each multiplied by torch's own matmul
 #pragma once
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 #include "csrc/gemm/cluster/launch.hpp"
@@ -75,17 +76,18 @@ constexpr GemmTraits rdna4_traits(int processors) {
 }
 
 // NVIDIA: no fused kernels in this version. Geomeans of the ratio to dense over eight shapes (H200,
-// 2026-11-29, cold, dependent launch):
-//   tokens      1     16     32     64    128    256    512   1024   4096
-//   stream   1.33   1.24
-//   cluster                1.04   0.82   0.43
-//   buffered                                    0.40   0.53   0.65   0.88
-// and of prototypes (docs/performance.md says which): matrix 0.45 at 64; wide 0.71 at 128, 0.68,
-// 0.77, 0.79 at 1024 and, decoding once, 0.97 at 4096. Where wide is not to be had: two launches of
-// the cluster kernel take less than one of the matrix kernel (m = 128, k x n 4096 x 14336: 72 us
-// and 140), three about as long as the buffered path, whose unpacking costs the same whatever m is.
-// The matrix kernel takes 65 tokens as it takes 128: unpacking (67 us there) and torch.mm (33) are
-// the faster way from there on for what the others do not take.
+// cold, dependent launch; 2026-11-30, the last two rows 2026-11-29):
+//   tokens                    1     16     32     64    128    256    512   1024   4096
+//   stream                 1.34   1.22
+//   cluster, warpgroups                  1.15   1.07   0.80
+//   wide                                                      0.73   0.80   0.81   0.94
+//   cluster, mma                         1.04   0.82   0.43
+//   buffered                                                  0.40   0.53   0.65   0.88
+// Where wide is not to be had: two launches of the cluster kernel take less than one of the matrix
+// kernel (m = 128, k x n 4096 x 14336: 72 us and 140), three about as long as the buffered path,
+// whose unpacking costs the same whatever m is. The matrix kernel takes 65 tokens as it takes 128:
+// unpacking (67 us there, 57 since) and torch.mm (33) are the faster way from there on for what the
+// others do not take.
 constexpr GemmTraits nvidia_traits(int processors) {
   return {.wanted_blocks = 4 * processors,
           .processors = processors,
@@ -157,14 +159,20 @@ constexpr GemmChoice stream_choice(const GemmTraits& traits, const GemmProblem& 
   return choice;
 }
 
+// The smallest of the compiled forms, those of `there`, that takes so many tokens; 0: none does.
+template <size_t count>
+constexpr int smallest_form(const int (&tokens)[count], uint32_t there, int64_t least) {
+  for (size_t i = 0; i < count; ++i)  // ascending
+    if ((there >> i & 1) != 0 && tokens[i] >= least) return tokens[i];
+  return 0;
+}
+
 // The form of the cluster path that is faster where it is to be had; no tokens if it is not.
 constexpr GemmChoice warpgroup_choice(const GemmTraits& traits, const GemmProblem& problem) {
   GemmChoice choice = {.path = GemmPath::kCluster, .warpgroup = true};
   if (!problem.x_is_aligned || !warpgroup_takes(problem.weight, problem.m, problem.x_stride))
     return choice;
-  for (int i = 5; i >= 0; --i)
-    if ((traits.warpgroup >> i & 1) != 0 && kWarpgroupTokens[i] >= problem.m)
-      choice.tokens = kWarpgroupTokens[i];
+  choice.tokens = smallest_form(kWarpgroupTokens, traits.warpgroup, problem.m);
   if (choice.tokens == 0) return choice;
   choice.shape = warpgroup_shape(warpgroup_config(choice.tokens), problem.weight, traits.clusters,
                                  traits.shared_bytes);
@@ -180,9 +188,7 @@ constexpr GemmChoice cluster_choice(const GemmTraits& traits, const GemmProblem&
   choice = {.path = GemmPath::kCluster};
   choice.passes = (problem.m + kClusterMostTokens - 1) / kClusterMostTokens;
   const int64_t tokens = (problem.m + choice.passes - 1) / choice.passes;
-  for (int i = 3; i >= 0; --i)
-    if ((traits.cluster >> i & 1) != 0 && kClusterTokens[i] >= tokens)
-      choice.tokens = kClusterTokens[i];
+  choice.tokens = smallest_form(kClusterTokens, traits.cluster, tokens);
   if (choice.tokens == 0)
     choice.refusal = "is not built for this GPU";
   else if (!problem.x_is_aligned)

@@ -54,6 +54,12 @@ GemmTraits traits_of(const Device& device) {
   return traits;
 }
 
+// At least so much that a second block does not fit: two of one launch on a multiprocessor would
+// leave another one idle.
+int shared_bytes_alone(int needed, const GemmTraits& traits) {
+  return std::max(needed, traits.shared_bytes / 2 + 1024);
+}
+
 TensorMap map_of(const Device& device, const TensorLayout& layout) {
   TensorMap map;
   device.encode_tensor_map(&map, {.base = layout.base,
@@ -165,16 +171,14 @@ GemmLaunch plan_gemm(const GemmArgs& args, const GemmChoice& choice, const GemmT
     launch.kernel = runtime::warpgroup_kernel(choice.tokens);
     launch.grid =
         warpgroup_grid(warpgroup_config(choice.tokens), launch.params.cluster, choice.shape);
-    launch.shared_bytes = std::max(warpgroup_shared_bytes(choice.tokens, choice.shape),
-                                   traits.shared_bytes / 2 + 1024);  // as below
+    launch.shared_bytes =
+        shared_bytes_alone(warpgroup_shared_bytes(choice.tokens, choice.shape), traits);
     return launch;
   } else if (choice.path == GemmPath::kCluster) {
     launch.kernel = runtime::cluster_kernel(choice.tokens);
     launch.grid = cluster_grid(cluster_config(choice.tokens), launch.params.cluster, choice.shape);
-    // At least so much that a second block does not fit: two of one launch on a multiprocessor
-    // would leave another one idle.
     launch.shared_bytes =
-        std::max(cluster_shared_bytes(choice.tokens, choice.shape), traits.shared_bytes / 2 + 1024);
+        shared_bytes_alone(cluster_shared_bytes(choice.tokens, choice.shape), traits);
     return launch;
   } else if (choice.path == GemmPath::kWide) {
     launch.wide = choice.wide;
