@@ -145,10 +145,6 @@ NF12_DEVICE void copy_box_to(uint32_t blocks, uint32_t to, const void* map, uint
       "l"(map), "r"(barrier), "r"(column), "r"(row), "h"(static_cast<uint16_t>(blocks))
       : "memory");
 }
-// Asynchronous, and no copy in the sense above: show_to_copies after await_copies.
-NF12_DEVICE void copy_word(uint32_t to, const void* from) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
-}
 NF12_DEVICE void copy_bytes(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "

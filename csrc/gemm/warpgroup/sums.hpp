@@ -104,12 +104,12 @@ NF12_DEVICE void store_outputs(const GemmParams& p, const WarpgroupPlace& place,
       }
     }
     float sums[8] = {};
-    NF12_NO_UNROLL  // short: this runs once, and is fetched for it
-        for (int block = 0; block < blocks; ++block)
-            add_sums<8>(arch::shared_address(
-                            shared, Plan::kPlane + (slot * blocks + block) * Plan::kSegmentWords +
-                                        part * 8 * arch::kWave),
-                        sums);
+    // Not unrolled: this runs once, and its code has to be fetched for that.
+    NF12_NO_UNROLL
+    for (int block = 0; block < blocks; ++block) {
+      const int segment = Plan::kPlane + (slot * blocks + block) * Plan::kSegmentWords;
+      add_sums<8>(arch::shared_address(shared, segment + part * 8 * arch::kWave), sums);
+    }
     arch::Words<4> pairs;
     NF12_UNROLL
     for (int i = 0; i < 4; ++i)

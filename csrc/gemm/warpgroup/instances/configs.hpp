@@ -6,7 +6,6 @@
 namespace nf12 {
 
 inline constexpr int kWarpgroupTokens[] = {32, 48, 64, 80, 96, 128};
-inline constexpr int kWarpgroupMostTokens = 128;
 
 // Four groups while their registers hold the sums and two sets of fragments: 104 a lane, 112 for
 // 96 tokens. Three have 152.
