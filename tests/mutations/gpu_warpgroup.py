@@ -55,8 +55,8 @@ WARPGROUP = [
     Mutant(
         "warpgroup_most_tokens_to_others",
         "csrc/gemm/select.hpp",
-        "for (int i = 5; i >= 0; --i)",
-        "for (int i = 4; i >= 0; --i)",
+        "for (size_t i = 0; i < count; ++i)  // ascending",
+        "for (size_t i = 1; i < count; ++i)  // ascending",
         "host_select_test the_smallest_warpgroup_kernel_takes_all_tokens",
     ),
 ]

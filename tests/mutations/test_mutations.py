@@ -111,6 +111,12 @@ def check_sound(build: Build, program: str) -> None:
     assert done.returncode == 0, f"the tests must pass without a fault\n{done.stdout}"
 
 
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
+def test_fault_has_its_place(mutant: Mutant) -> None:
+    """In a second and before anything is built, so that no change of code lands without it."""
+    mutated(mutant, Path(nf12.__file__).parents[1] if mutant in PYTHON else ROOT)
+
+
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
 def test_fault_is_noticed(mutant: Mutant, results: dict[str, Future[None]]) -> None:
