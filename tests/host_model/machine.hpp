@@ -26,6 +26,19 @@ void run_kernel(const arch::host::Launch& launch, const Params& params,
 // Whether a matrix instruction adds in the order that arch/host/policy.hpp writes down.
 extern const bool kMatrixOrderIsKnown;
 
+// Whether there is time for all cases of a test whose launches take the model seconds.
+extern const bool kMachineIsFast;
+
+// Of a test's cases: all where there is time, else one in so many, the first one among them.
+class Cases {
+ public:
+  explicit Cases(int one_in) : one_in_(kMachineIsFast ? 1 : one_in) {}
+  bool takes_next() { return number_++ % one_in_ == 0; }
+
+ private:
+  int one_in_, number_ = 0;
+};
+
 // Blocks of a problem that fills the machine: all its processors run at once.
 extern const int kMachineBlocks;
 

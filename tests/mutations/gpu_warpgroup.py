@@ -1,5 +1,5 @@
-"""Faults of how the warpgroup kernels' work is shared out, and of what their blocks have: noticed
-without a card."""
+"""Faults of the warpgroup kernels, of how their work is shared out, and of what their blocks have:
+noticed without a card."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from mutant import Mutant
 
 LAUNCH = "csrc/gemm/warpgroup/launch.hpp"
 PLAN = "csrc/gemm/warpgroup/plan.hpp"
+KERNEL = "csrc/gemm/warpgroup/kernel.hpp"
+TOKENS = "csrc/gemm/warpgroup/tokens.hpp"
+SUMS = "csrc/gemm/warpgroup/sums.hpp"
+SPECIAL = "host_warpgroup_test special_values_reach_the_multiplier"
+LONG = "host_warpgroup_test long_stretches"
 LIMITS = "host_warpgroup_launch_test every_choice_of_a_shape_is_within_the_limits"
 
 WARPGROUP = [
@@ -51,6 +56,72 @@ WARPGROUP = [
         "(kThreads * kLaunched - (kThreads - kLanes) * kTokenRegisters) / kLanes / 8 * 8;",
         "(kThreads * kLaunched - (kThreads - kLanes) * kTokenRegisters) / kLanes / 8 * 8 + 8;",
         "host_warpgroup_launch_test registers_that_are_taken_were_given",
+    ),
+    Mutant(
+        "warpgroup_permuted_tokens_not_shown",
+        TOKENS,
+        "    arch::show_to_copies();\n    arch::sync_wave();\n",
+        "    arch::sync_wave();\n",
+        SPECIAL,
+    ),
+    Mutant(
+        "warpgroup_free_column_not_awaited",
+        TOKENS,
+        "    if (ring.phase > 0) arch::wait_barrier("
+        "shared, Plan::kRead + 2 * ring.column, ring.phase - 1);\n",
+        "",
+        LONG,
+    ),
+    Mutant(
+        "warpgroup_free_column_awaited_a_round_late",
+        TOKENS,
+        "    if (ring.phase > 0) arch::wait_barrier("
+        "shared, Plan::kRead + 2 * ring.column, ring.phase - 1);\n",
+        "    if (ring.phase > 1) arch::wait_barrier("
+        "shared, Plan::kRead + 2 * ring.column, ring.phase - 2);\n",
+        LONG,
+    ),
+    Mutant(
+        "warpgroup_weights_decoded_over_those_multiplied",
+        KERNEL,
+        "    arch::await_products<0>();\n    if (before",
+        "    arch::await_products<1>();\n    if (before",
+        LONG,
+    ),
+    Mutant(
+        "warpgroup_column_of_tokens_not_advanced",
+        KERNEL,
+        "    column.advance(turns);\n",
+        "",
+        SPECIAL,
+    ),
+    Mutant(
+        "warpgroup_tokens_multiplied_before_they_are_permuted",
+        KERNEL,
+        "    arch::wait_barrier(shared, Plan::kPermuted + 2 * column.column, column.phase);\n",
+        "",
+        SPECIAL,
+    ),
+    Mutant(
+        "warpgroup_sums_to_the_first_slot",
+        SUMS,
+        "Plan::kPlane + (slot * blocks + place.rank) * Plan::kSegmentWords);",
+        "Plan::kPlane + (0 * blocks + place.rank) * Plan::kSegmentWords);",
+        SPECIAL,
+    ),
+    Mutant(
+        "warpgroup_sums_put_over_those_on_their_way",
+        SUMS,
+        "      if (arch::lane() == 0) arch::await_boxes_read<0>();\n",
+        "",
+        SPECIAL,
+    ),
+    Mutant(
+        "warpgroup_takes_registers_before_its_launch_has_them",
+        PLAN,
+        "(kThreads * kLaunched - (kThreads - kLanes) * kTokenRegisters) / kLanes / 8 * 8;",
+        "(kThreads * kLaunched - (kThreads - kLanes) * kTokenRegisters) / kLanes / 8 * 8 + 8;",
+        SPECIAL,
     ),
     Mutant(
         "warpgroup_most_tokens_to_others",

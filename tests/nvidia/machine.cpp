@@ -21,11 +21,12 @@
 #include <memory>
 #include <vector>
 
-#include "tests/nvidia/maps.hpp"
+#include "tests/host_model/maps.hpp"
 
 namespace nf12::test {
 
 const bool kMatrixOrderIsKnown = false;
+const bool kMachineIsFast = true;
 const int kMachineBlocks = 300;  // an H200 has 132 multiprocessors
 
 namespace {
@@ -252,13 +253,10 @@ CUtensorMap encode(const TensorLayout& layout, const char* base) {
 
 }  // namespace
 
-void run_kernel(const Launch& launch, std::span<const std::byte> arguments,
-                const std::function<void()>&) {
-  run_kernel(launch, arguments, std::span<const MapOfBuffer>());
-}
+namespace {
 
-void run_kernel(const Launch& launch, std::span<const std::byte> arguments,
-                std::span<const MapOfBuffer> maps) {
+void run_with_maps(const Launch& launch, std::span<const std::byte> arguments,
+                   std::span<const MapOfBuffer> maps) {
   std::unique_ptr<DeviceBuffers> buffers;
   if (std::getenv("NF12_SEPARATE_ALLOCATIONS"))
     buffers = std::make_unique<SeparateBuffers>(launch.buffers);
@@ -279,6 +277,18 @@ void run_kernel(const Launch& launch, std::span<const std::byte> arguments,
   }
   Card::get().launch(launch, translated.data());
   buffers->bring_back();
+}
+
+}  // namespace
+
+void run_kernel(const Launch& launch, std::span<const std::byte> arguments,
+                const std::function<void()>&) {
+  run_with_maps(launch, arguments, {});
+}
+
+void run_kernel(const Launch& launch, std::span<std::byte> arguments,
+                std::span<const MapOfBuffer> maps, const std::function<void()>&) {
+  run_with_maps(launch, arguments, maps);
 }
 
 }  // namespace nf12::test

@@ -21,6 +21,8 @@ thread_local Cluster* current = nullptr;
 
 std::string name_of_lane(int lane) {
   std::ostringstream text;
+  const auto lanes = static_cast<int>(current->fibers.size());
+  if (lane >= lanes) return "a product of " + name_of_lane(lane - lanes);
   if (current->launch.cluster > 1)
     text << "block " << current->blocks[current->block_of(lane)].x << ", ";
   text << "wave " << lane % current->block_lanes() / kWave << ", lane " << lane % kWave;
@@ -66,16 +68,12 @@ void to_scheduler([[maybe_unused]] bool for_good) {
 void open_cluster_meeting();
 
 void end_lane() {
+  check_end_of_lane();
   self().state = State::kDone;
   Block& block = current->own_block();
   block.at_end.join(self().known);
   open_cluster_meeting();  // a lane that is no more counts as one that arrived
-  if (++block.done < current->block_lanes()) return;
-  try {
-    check_end_of_block(block);
-  } catch (...) {
-    current->failure = std::current_exception();
-  }
+  if (++block.done == current->block_lanes()) check_end_of_block(block);
 }
 
 void lane_main() {
@@ -85,10 +83,10 @@ void lane_main() {
 #endif
   try {
     current->kernel();
+    end_lane();
   } catch (...) {
     current->failure = std::current_exception();
   }
-  if (!current->failure) end_lane();
   to_scheduler(true);
 }
 
@@ -157,6 +155,17 @@ bool all(State state, int first, int last) {
 // Opens every meeting that all of its lanes came to.
 void open_meetings() {
   const int lanes = std::ssize(current->fibers), of_block = current->block_lanes();
+  for (Fiber& fiber : current->fibers)
+    if (fiber.state == State::kWaiting && fiber.condition(fiber.condition_of))
+      fiber.state = State::kReady;
+  for (int first = 0; first < lanes; first += kWave)
+    if (current->fibers[first].state == State::kAtLanes) {
+      const int count = static_cast<int>(current->fibers[first].meeting.value >> 8);
+      const int in_block = first % of_block;
+      if (in_block % count == 0 && in_block + count <= of_block &&
+          all(State::kAtLanes, first, first + count))
+        open_meeting(first, first + count);
+    }
   for (int first = 0; first < lanes; first += kWave)
     if (all(State::kAtWave, first, first + kWave)) open_meeting(first, first + kWave);
   for (int first = 0; first < lanes; first += of_block)
@@ -201,7 +210,8 @@ std::string waiting_lanes() {
 [[noreturn]] void report_standstill() {
   const int lanes = std::ssize(current->fibers), of_block = current->block_lanes();
   const auto waits = [](int first, int last) {
-    return any(State::kAtBarrier, first, last) || any(State::kAtCluster, first, last);
+    return any(State::kAtBarrier, first, last) || any(State::kAtCluster, first, last) ||
+           any(State::kAtLanes, first, last) || any(State::kWaiting, first, last);
   };
   for (int first = 0; first < lanes; first += kWave)
     if (any(State::kAtWave, first, first + kWave) && !waits(first, first + kWave))
@@ -216,6 +226,8 @@ std::string waiting_lanes() {
 void start_fibers(Cluster& cluster) {
   const int waves = cluster.launch.cluster * cluster.launch.waves;
   cluster.fibers.resize(waves * kWave);
+  // What a kernel may have that is compiled for so many lanes.
+  cluster.waves.resize(waves, {.registers = std::min(65536 / cluster.block_lanes() / 8 * 8, 256)});
   cluster.uniform.resize(waves);
   for (auto& words : cluster.exchanged) words.resize(waves * kWave);
   for (int i = 0; i < waves * kWave; ++i) {
@@ -429,7 +441,10 @@ void arrive_cluster() {
   if (fiber.cluster_arrivals != fiber.cluster_waits)
     host::report("arrives at the cluster's meeting twice");
   // A relaxed arrival: it brings the barriers that its lane opened, and nothing else.
-  for (const int barrier : fiber.opened) host::current->opened.raise_barrier(barrier, 0);
+  for (const int barrier : fiber.opened) {
+    host::current->opened.raise_barrier(barrier, 0);
+    host::current->barriers[barrier].shown = true;
+  }
   ++fiber.cluster_arrivals;
   host::open_cluster_meeting();
 }

@@ -31,6 +31,7 @@ namespace host {
 struct SharedArray;
 SharedArray* shared_array(const char* name, int count);
 uint32_t shared_load(SharedArray* array, int i);
+uint32_t shared_peek(SharedArray* array, int i);  // which perhaps nobody wrote
 void shared_store(SharedArray* array, int i, uint32_t bits);
 void shared_add(SharedArray* array, int i, uint32_t value);
 // Of half a word: several lanes may write different halves of one.

@@ -7,11 +7,12 @@
 #include "csrc/arch/host/policy.hpp"
 
 namespace nf12::arch::host {
-namespace {
 
 std::string name_of_word(const SharedArray* array, int i) {
   return "shared " + array->name + "[" + std::to_string(i) + "]";
 }
+
+namespace {
 
 SharedWord& shared_word(SharedArray* array, int i, const char* access) {
   if (self().signalled)
@@ -50,14 +51,37 @@ void check_known(const SharedArray* array, int i, const char* access, const Acce
   if (lane >= 0) report_race(array, i, access, name_of_lane(lane) + " " + did);
 }
 
+// Reads by the wave's lanes, before a product that has taken all their fragments: made of what they
+// read, so that they have read it.
+bool is_read(const SharedWord& word) {
+  const int wave = current->running / kWave;
+  return word.read_wave == wave && word.read_products < current->waves[wave].from_lanes;
+}
+
+void check_no_read_pending(const SharedArray* array, int i, const char* access) {
+  if (array->words[i].pending > 0)
+    report(std::string(access) + " of " + name_of_word(array, i) +
+           ", which copies or matrix instructions read that have not been awaited");
+}
+
+void hide(SharedWord& word, bool others_too) {
+  const int wave = current->running / kWave;
+  const uint32_t bit = 1u << current->running % kWave;
+  if (word.hidden_wave != wave || (word.hidden_lanes & bit) == 0) self().hidden.push_back(&word);
+  word.hidden_lanes = others_too && word.hidden_wave == wave ? word.hidden_lanes | bit : bit;
+  word.hidden_wave = wave;
+}
+
 // A write needs the word for itself.
 SharedWord& word_to_overwrite(SharedArray* array, int i, const char* access) {
   SharedWord& word = shared_word(array, i, access);
+  check_no_read_pending(array, i, access);
   check_write_known(array, i, access);
-  check_known(array, i, access, word.reads, "read");
+  if (!is_read(word)) check_known(array, i, access, word.reads, "read");
   check_known(array, i, access, word.adds, "added to");
   word.reads.clear();
   word.adds.clear();
+  word.shown = {};
   return word;
 }
 
@@ -65,11 +89,27 @@ SharedWord& word_to_change(SharedArray* array, int i, const char* access) {
   SharedWord& word = shared_word(array, i, access);
   if (!word.written)
     report(std::string(access) + " of " + name_of_word(array, i) + ", which nobody wrote");
+  check_no_read_pending(array, i, access);
   check_write_known(array, i, access);
   check_known(array, i, access, word.reads, "read");
+  hide(word, true);
   word.adds.note(self().known, current->running, self().position);
   return word;
 }
+
+// Reports a word that a copy or a matrix instruction would not see as lanes wrote it.
+void check_shown(const SharedArray* array, int i, const char* access) {
+  const SharedWord& word = array->words[i];
+  for (int lane = 0; lane < kWave; ++lane)
+    if (word.hidden_lanes >> lane & 1)
+      report(std::string(access) + " of " + name_of_word(array, i) + ", which " +
+             name_of_lane(word.hidden_wave * kWave + lane) +
+             " wrote and has not shown to copies since");
+  const int lane = word.shown.unknown_lane(self().known, current->running);
+  if (lane >= 0) report_race(array, i, access, name_of_lane(lane) + " showed to copies");
+}
+
+}  // namespace
 
 // ---- barriers ----
 
@@ -82,7 +122,12 @@ Barrier& barrier_at(SharedArray* array, int i, const char* use) {
   return *found->second;
 }
 
+namespace {
+
 void end_phase_if_complete(Barrier& barrier) {
+  if (barrier.missing == 0 && barrier.bytes < 0)
+    report("more bytes came than the barrier at " + name_of_word(barrier.array, barrier.word) +
+           " expects");
   if (barrier.missing > 0 || barrier.bytes > 0) return;
   ++barrier.phase;
   barrier.missing = barrier.arrivals;
@@ -106,12 +151,17 @@ void land(const SharedArray* array, int i, uint32_t bits, const Write& write) {
   word.bits = bits;
   word.written = true;
   word.in_flight = false;
+  word.hidden_lanes = 0;
+  word.shown = {};
   word.write = write;
 }
 
 void land_copy(Fiber& fiber, const Write& write) {
   const Copy& copy = fiber.copies.front();
-  for (int j = 0; j < 4; ++j) land(copy.array, copy.i + j, copy.words.w[j], write);
+  for (int j = 0; j < 4; ++j) {
+    land(copy.array, copy.i + j, copy.words.w[j], write);
+    hide(copy.array->words[copy.i + j], false);
+  }
   fiber.copies.pop_front();
   ++fiber.landed;
 }
@@ -131,15 +181,16 @@ void land_arrival(int lane, bool awaiting) {
 void land_sent(const Sent& sent) {
   current->running = sent.from;
   Barrier& barrier = *sent.barrier;
-  if (sent.array->block->done == current->block_lanes())
-    report("sends to " + name_of_word(sent.array, sent.i) + " of block " +
-           std::to_string(sent.array->block->x) + ", which has ended");
-  barrier.bytes -= sizeof(sent.words);
-  if (barrier.bytes < 0)
+  const SharedArray* array = sent.to.array;
+  if (array->block->done == current->block_lanes())
+    report("sends to " + name_of_word(array, sent.to.i) + " of block " +
+           std::to_string(array->block->x) + ", which has ended");
+  barrier.bytes -= 4 * std::ssize(sent.words);
+  if (barrier.bytes < 0 && !(sent.early && barrier.missing > 0))
     report("sends more bytes than the barrier at " + name_of_word(barrier.array, barrier.word) +
-           " of block " + std::to_string(sent.array->block->x) + " expects");
-  for (int j = 0; j < 2; ++j)
-    land(sent.array, sent.i + j, sent.words.w[j], {{}, barrier.id, barrier.phase});
+           " of block " + std::to_string(array->block->x) + " expects");
+  for (int j = 0; j < sent.to.count; ++j)
+    land(array, sent.to.word(j), sent.words[j], {{}, barrier.id, barrier.phase});
   barrier.last_fed = barrier.phase;
   end_phase_if_complete(barrier);
 }
@@ -161,7 +212,7 @@ bool deliver(int one_in) {
       continue;
     }
     land_sent(sent[i]);
-    sent[i] = sent.back();
+    sent[i] = std::move(sent.back());
     sent.pop_back();
     any = true;
   }
@@ -176,6 +227,7 @@ void check_end_of_block(Block& block) {
       current->running = lane;
       report("ends with copies on their way");
     }
+  check_registers_at_end(first);
   for (const Barrier& barrier : current->barriers)
     if (barrier.array->block == &block && barrier.last_fed >= 0 &&
         !block.at_end.is_over(barrier.id, barrier.last_fed))
@@ -190,9 +242,16 @@ SharedArray* shared_array(const char* name, int count) {
   if (array.words.empty()) {
     array.name = name;
     array.block = &block;
+    array.address = (block.shared_end + 1023) / 1024 * 1024;
+    block.shared_end = array.address + 4 * count;
     array.words.resize(count);
   }
   return &array;
+}
+
+uint32_t shared_peek(SharedArray* array, int i) {
+  const SharedWord& word = shared_word(array, i, "read");
+  return word.written || word.in_flight ? shared_load(array, i) : 0xDEADBEEF;
 }
 
 uint32_t shared_load(SharedArray* array, int i) {
@@ -203,6 +262,8 @@ uint32_t shared_load(SharedArray* array, int i) {
   check_write_known(array, i, "read");
   check_known(array, i, "read", word.adds, "added to");
   word.reads.note(self().known, current->running, self().position);
+  word.read_wave = current->running / kWave;
+  word.read_products = current->waves[word.read_wave].from_lanes;
   return word.bits;
 }
 
@@ -212,6 +273,7 @@ void shared_store(SharedArray* array, int i, uint32_t bits) {
   word.written = true;
   word.write = {};
   word.write.by.note(current->running, self().position);
+  hide(word, false);
 }
 
 void shared_add(SharedArray* array, int i, uint32_t value) {
@@ -299,8 +361,8 @@ void wait_barrier(SharedArray* array, int i, int phase) {
   fiber.known.raise_barrier(barrier.id, phase + 1);
 }
 
-void send_shared(int rank, SharedArray* array, int i, int barrier, const Words<2>& words) {
-  check_shared_alignment(i, 2);
+// The same array of another block of the cluster.
+SharedArray* array_of_block(int rank, const SharedArray* own) {
   if (rank < 0 || rank >= current->launch.cluster)
     report("sends to block " + std::to_string(rank) + " of a cluster of " +
            std::to_string(current->launch.cluster));
@@ -310,14 +372,49 @@ void send_shared(int rank, SharedArray* array, int i, int barrier, const Words<2
            " of its cluster, which has not been shown to run");
   if (block.done == current->block_lanes())
     report("sends to block " + std::to_string(rank) + " of its cluster, which has ended");
-  const auto found = block.shared.find(array->name);
+  const auto found = block.shared.find(own->name);
   if (found == block.shared.end())
-    report("sends to shared " + array->name + " of block " + std::to_string(rank) +
+    report("sends to shared " + own->name + " of block " + std::to_string(rank) +
            ", which has none");
-  SharedArray& to = found->second;
-  Barrier& counts = barrier_at(&to, barrier, "sends to");
-  for (int j = 0; j < 2; ++j) word_to_overwrite(&to, i + j, "sent write").in_flight = true;
-  current->sent.push_back({current->running, &to, i, words, &counts});
+  return &found->second;
+}
+
+void begin_read(const Stretch& from, const char* access) {
+  for (int j = 0; j < from.count; ++j) {
+    const int i = from.word(j);
+    SharedWord& word = shared_word(from.array, i, access);
+    if (!word.written && !word.in_flight)
+      report(std::string(access) + " of " + name_of_word(from.array, i) + ", which nobody wrote");
+    check_write_known(from.array, i, access);
+    check_known(from.array, i, access, word.adds, "added to");
+    check_shown(from.array, i, access);
+    ++word.pending;
+  }
+}
+
+void end_read(const Stretch& from, const Knowledge& known, int lane, Position position) {
+  for (int j = 0; j < from.count; ++j) {
+    SharedWord& word = from.array->words[from.word(j)];
+    --word.pending;
+    word.reads.note(known, lane, position);
+  }
+}
+
+void begin_write(const Stretch& to, std::vector<uint32_t> words, Barrier& barrier, bool early) {
+  for (int j = 0; j < to.count; ++j) {
+    const int i = to.word(j);
+    if (i < std::ssize(to.array->words)) check_shown(to.array, i, "copy");
+    word_to_overwrite(to.array, i, "copy").in_flight = true;
+  }
+  current->sent.push_back({current->running, to, std::move(words), &barrier, early});
+}
+
+void send_shared(int rank, SharedArray* array, int i, int barrier, const Words<2>& words) {
+  check_shared_alignment(i, 2);
+  const Stretch to = {array_of_block(rank, array), i, 2};
+  Barrier& counts = barrier_at(to.array, barrier, "sends to");
+  for (int j = 0; j < 2; ++j) word_to_overwrite(to.array, i + j, "sent write").in_flight = true;
+  current->sent.push_back({current->running, to, {words.w[0], words.w[1]}, &counts});
 }
 
 }  // namespace nf12::arch::host

@@ -1,5 +1,5 @@
 // Words that only sm_90a has: copies by the tensor unit, matrix instructions on shared memory,
-// registers that warpgroups trade. Beside policy.hpp; the wide kernel alone is written in them.
+// registers that warpgroups trade. Beside policy.hpp; the kernels for sm_90a are written in them.
 //
 // Shared memory is named by its 32-bit address here, in bytes, as these instructions take it.
 #pragma once
@@ -35,6 +35,8 @@ NF12_DEVICE uint32_t load_shared4(uint32_t at) {
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(out) : "r"(at) : "memory");
   return out;
 }
+// Of a word that perhaps nobody wrote.
+NF12_DEVICE uint32_t peek_shared4(uint32_t at) { return load_shared4(at); }
 NF12_DEVICE Words<2> load_shared8(uint32_t at) {
   Words<2> out;
   asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
@@ -229,6 +231,10 @@ NF12_DEVICE void await_count(const uint32_t* counter, uint32_t count) {
 NF12_DEVICE void sync_cluster() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
                    : "memory");
+}
+// The value of a lane that each lane names for itself.
+NF12_DEVICE uint32_t from_lane(uint32_t value, int lane) {
+  return __shfl_sync(0xFFFFFFFFu, value, lane);
 }
 NF12_DEVICE uint32_t wave_sum(uint32_t value) { return __reduce_add_sync(0xFFFFFFFFu, value); }
 

@@ -6,8 +6,8 @@
 namespace nf12 {
 
 inline constexpr int kTokenTile = 16;
-inline constexpr int kPieceColumns = 8;  // 16 bytes of x
-inline constexpr int kRowPieces = kTileColumns / kPieceColumns;
+inline constexpr int kTokenPieceColumns = 8;  // 16 bytes of x
+inline constexpr int kRowPieces = kTileColumns / kTokenPieceColumns;
 // 16 bytes more than 64 columns need: the 16 lanes that read one column of pieces then start in
 // different banks.
 inline constexpr int kPitchWords = kTileColumns / 2 + 4;

@@ -28,7 +28,7 @@ NF12_DEVICE TokenRows<config> open_tokens(const GemmParams& p, const Place<confi
   const int last = p.m - 1 - place.token;
   TokenRows<config> rows;
   rows.x = arch::in_register(p.x + int64_t{place.token} * p.x_stride);
-  rows.column = thread % kRowPieces * kPieceColumns;
+  rows.column = thread % kRowPieces * kTokenPieceColumns;
   rows.shared_words = token * kPitchWords + rows.column / 2;
   NF12_UNROLL
   for (int i = 0; i < Plan::kPieces; ++i) {

@@ -13,7 +13,7 @@
 // 15 cycles a warp's instruction, which is twice as long as the weights of a column (H200,
 // 2026-11-30).
 #pragma once
-#include "csrc/arch/nvidia/hopper.hpp"
+#include "csrc/arch/hopper.hpp"
 #include "csrc/gemm/warpgroup/params.hpp"
 #include "csrc/gemm/warpgroup/place.hpp"
 #include "csrc/gemm/warpgroup/plan.hpp"
@@ -89,13 +89,13 @@ NF12_DEVICE void permute_tokens(const WarpgroupPlace& place, int permuter,
       for (int i = 0; i < kTogether; ++i) NF12_UNROLL
       for (int q = 0; q < 4; ++q)
         if (kEven || token + i * kStep < Plan::kTokens)
-          in[i][q] = load_piece<kWords>((tokens + from ^ 32u * q) + i * kStep * 128);
+          in[i][q] = load_piece<kWords>(((tokens + from) ^ 32u * q) + i * kStep * 128);
       arch::sync_wave();
       NF12_UNROLL
       for (int i = 0; i < kTogether; ++i) NF12_UNROLL
       for (int j = 0; j < kWords; ++j)
         if (kEven || token + i * kStep < Plan::kTokens)
-          arch::store_shared16((tokens + to ^ 16u * j) + i * kStep * 128,
+          arch::store_shared16(((tokens + to) ^ 16u * j) + i * kStep * 128,
                                {{in[i][0].w[j], in[i][1].w[j], in[i][2].w[j], in[i][3].w[j]}});
     }
     arch::show_to_copies();

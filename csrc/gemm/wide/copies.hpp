@@ -4,7 +4,7 @@
 // Weights do not go through loads: the fence after each decoded tile would wait for them (1,790
 // cycles a k-block against 2,000, H200, 2026-11-29).
 #pragma once
-#include "csrc/arch/nvidia/hopper.hpp"
+#include "csrc/arch/hopper.hpp"
 #include "csrc/gemm/wide/plan.hpp"
 #include "csrc/gemm/wide/walk.hpp"
 
@@ -99,8 +99,7 @@ NF12_DEVICE void copy_lists(const WideParams& p, uint32_t shared, WideWalk walk)
         now = next;
         next = word_at(t + kAhead + ahead);
       }
-      IndexWord word =
-          IndexWord::from_bits(__shfl_sync(0xFFFFFFFFu, now, t % kAhead * kWideTileRows + own));
+      IndexWord word = IndexWord::from_bits(arch::from_lane(now, t % kAhead * kWideTileRows + own));
       if (!word.is_inside(weight.quads)) word = {0, 0};
       constexpr uint32_t kFetchedQuads = kFetchedEntries / kEntriesPerQuad;
       const uint32_t quads = word.quads() < kFetchedQuads ? word.quads() : kFetchedQuads;

@@ -51,7 +51,7 @@ NF12_DEVICE void read_encoded(WideDecoder<config>& d) {
   }
   d.word = arch::load_shared4(d.shared + Plan::kIndexWords + d.ring.stage * Plan::kIndexBytes +
                               4 * d.wave);
-  d.entry = arch::load_shared4(stage + Plan::kLists + d.wave * Plan::kListBytes + 4 * lane);
+  d.entry = arch::peek_shared4(stage + Plan::kLists + d.wave * Plan::kListBytes + 4 * lane);
 }
 
 // Eight columns, in their place in the buffer that is written: i 0 and 1 of the upper row, 2 and 3

@@ -1,6 +1,6 @@
 // Every instance of the warpgroup kernel: nf12_gemm_warpgroup_t32 to _t128, for sm_90a.
 // Compiled once per GPU target (see targets.json), never by the host compiler of the library.
-#include "csrc/arch/nvidia/hopper.hpp"
+#include "csrc/arch/hopper.hpp"
 #include "csrc/gemm/warpgroup/instances/configs.hpp"
 
 #if NF12_HOPPER

@@ -1,6 +1,6 @@
 // The instance of the kernel that decodes once: nf12_gemm_once_t256, for sm_90a alone.
 // Compiled once per GPU target (see targets.json), never by the host compiler of the library.
-#include "csrc/arch/nvidia/hopper.hpp"
+#include "csrc/arch/hopper.hpp"
 #include "csrc/gemm/wide/instances/configs.hpp"
 
 #if NF12_HOPPER

@@ -1,6 +1,6 @@
 // Every instance of the wide kernel: nf12_gemm_wide_t128, _t192 and _t256, for sm_90a alone.
 // Compiled once per GPU target (see targets.json), never by the host compiler of the library.
-#include "csrc/arch/nvidia/hopper.hpp"
+#include "csrc/arch/hopper.hpp"
 #include "csrc/gemm/wide/instances/configs.hpp"
 
 #if NF12_HOPPER

@@ -1,14 +1,16 @@
-// The warpgroup kernels on a card: the host model has no matrix unit that reads shared memory.
-// Against integers, where any order of a sum is exact, and for other values against the bound of
-// any order.
+// The shipped warpgroup kernels, in the host model or on a card (machine.hpp): against integers,
+// where any order of a sum is exact, and for other values against the bound of any order. In the
+// model a launch takes seconds under the sanitizers: it gets a part of the cases, and small ones.
+#define NF12_HOST_FRAGMENTS MmaFragments
 #include <algorithm>
 #include <cstddef>
 
 #include "csrc/format/escapes.hpp"
 #include "csrc/gemm/stream/launch.hpp"
+#include "csrc/gemm/warpgroup/kernel.hpp"
 #include "csrc/gemm/warpgroup/launch.hpp"
 #include "tests/host_model/gemm_problem.hpp"
-#include "tests/nvidia/maps.hpp"
+#include "tests/host_model/maps.hpp"
 
 namespace nf12::test {
 namespace {
@@ -41,6 +43,24 @@ struct Problem : GemmProblem {
 ClusterShape within_memory(int tokens, ClusterShape shape) {
   while (warpgroup_shared_bytes(tokens, shape) > kCardSharedBytes) --shape.rows;
   return shape;
+}
+
+template <typename Body>
+void with_form(int tokens, const Body& body) {
+  switch (tokens) {
+    case 32:
+      return body.template operator()<warpgroup_config(32)>();
+    case 48:
+      return body.template operator()<warpgroup_config(48)>();
+    case 64:
+      return body.template operator()<warpgroup_config(64)>();
+    case 80:
+      return body.template operator()<warpgroup_config(80)>();
+    case 96:
+      return body.template operator()<warpgroup_config(96)>();
+    default:
+      return body.template operator()<warpgroup_config(128)>();
+  }
 }
 
 std::string name_of(const Problem& problem) {
@@ -78,7 +98,10 @@ std::vector<uint16_t> run_warpgroup(Problem& problem, const PackedView& view) {
   try {
     run_kernel({"nf12_gemm_warpgroup_t" + std::to_string(problem.tokens), static_cast<int>(grid.x),
                 1, grid.threads / arch::kWave, 1, buffers, bytes, problem.shape.blocks},
-               std::as_bytes(std::span(&p, 1)), std::span(&map, 1));
+               std::as_writable_bytes(std::span(&p, 1)), std::span(&map, 1), [&] {
+                 with_form(problem.tokens,
+                           [&]<WarpgroupConfig config>() { warpgroup_gemm<config>(p); });
+               });
   } catch (const arch::host::Report& report) {
     EXPECT(false, name_of(problem), ": ", report.what());
   }
@@ -95,10 +118,12 @@ void expect_integers_right(Problem& problem, Random& random) {
 // The last cluster has one row of six, fewer than blocks.
 TEST(every_edge_of_m) {
   Random random(1);
+  Cases cases(31);
   for (const int tokens : kWarpgroupTokens)
     for (const int m : {1,  2,  15, 16, 17, 31, 32, 33,  47,  48,  49,  63, 64,
                         65, 79, 80, 81, 95, 96, 97, 111, 112, 113, 127, 128}) {
       if (m > tokens) continue;
+      if (!cases.takes_next()) continue;
       Problem problem(m, 16 * 6 - 8, 64 * (2 + m % 3), tokens, {5, 1, 1 + m % 2}, m % 3 ? 8 : 0,
                       m % 5 ? 8 : 0);
       expect_integers_right(problem, random);
@@ -109,8 +134,10 @@ TEST(every_edge_of_m) {
 // aligned.
 TEST(every_tail_of_n) {
   Random random(2);
+  Cases cases(61);
   for (const int tokens : kWarpgroupTokens)
     for (int n = 1; n <= 84; n += n < 34 ? 1 : 5) {
+      if (!cases.takes_next()) continue;
       Problem problem(tokens - n % 17, n, 128, tokens, {3, 1, n % 2 + 1}, 16, 8);
       if (n % 3 == 0) problem.y_gap = n % 9;
       if (n % 3 == 1) problem.y_offset = n % 8;
@@ -122,9 +149,11 @@ TEST(every_tail_of_n) {
 // The last cluster has one row: with more blocks some add up nothing.
 TEST(every_number_of_blocks_and_turns) {
   Random random(3);
+  Cases cases(150);
   for (const int tokens : kWarpgroupTokens)
     for (int blocks = 1; blocks <= arch::kMostClusterBlocks; ++blocks)
       for (int turns = 1; turns <= most_turns(tokens); ++turns) {
+        if (!cases.takes_next()) continue;
         const int most = groups_of(tokens) / turns * kGroupTileRows;
         const ClusterShape shape = within_memory(
             tokens, {std::max(1, most - (blocks + turns) % kGroupTileRows), turns, blocks});
@@ -138,9 +167,11 @@ TEST(every_number_of_blocks_and_turns) {
 // Every wave of a block has a row, and every byte of its memory a use.
 TEST(blocks_that_are_full) {
   Random random(4);
+  Cases cases(59);
   for (const int tokens : kWarpgroupTokens)
     for (int turns = 1; turns <= most_turns(tokens); ++turns)
       for (const int blocks : {1, 2, 4}) {
+        if (!cases.takes_next()) continue;
         const ClusterShape shape =
             within_memory(tokens, {groups_of(tokens) / turns * kGroupTileRows, turns, blocks});
         Problem problem(tokens, 32 * shape.rows, 64 * blocks * (turns + 2), tokens, shape);
@@ -152,8 +183,10 @@ TEST(blocks_that_are_full) {
 // Every number of rows, so that some groups have waves without one.
 TEST(every_number_of_rows) {
   Random random(5);
+  Cases cases(90);
   for (const int tokens : kWarpgroupTokens)
     for (int rows = 1; rows <= groups_of(tokens) * kGroupTileRows; ++rows) {
+      if (!cases.takes_next()) continue;
       const int row_groups = (rows + kGroupTileRows - 1) / kGroupTileRows;
       const ClusterShape shape = {rows,
                                   std::min(groups_of(tokens) / row_groups, most_turns(tokens)), 1};
@@ -166,8 +199,10 @@ TEST(every_number_of_rows) {
 // that divide the ring and turns that do not.
 TEST(long_stretches) {
   Random random(6);
+  Cases cases(40);
   for (const int tokens : kWarpgroupTokens)
     for (int turns = 1; turns <= most_turns(tokens); ++turns) {
+      if (!cases.takes_next()) continue;
       const int blocks = turns == 2 ? 2 : 1;
       Problem problem(tokens - turns, 16 * 3, 64 * blocks * (66 * turns + turns / 2), tokens,
                       {3, turns, blocks});
@@ -178,8 +213,10 @@ TEST(long_stretches) {
 // A block with fewer columns than turns: some groups idle.
 TEST(fewer_columns_than_turns) {
   Random random(7);
+  Cases cases(13);
   for (const int tokens : kWarpgroupTokens)
     for (const int columns : {1, 2, 3, 5}) {
+      if (!cases.takes_next()) continue;
       const int turns = most_turns(tokens), blocks = columns == 5 ? 2 : 1;
       Problem problem(tokens - columns, 16 * 6 - 3, 64 * columns, tokens, {4, turns, blocks});
       expect_integers_right(problem, random);
@@ -188,8 +225,10 @@ TEST(fewer_columns_than_turns) {
 
 TEST(lists_of_every_length) {
   Random random(8);
+  Cases cases(11);
   for (const int tokens : kWarpgroupTokens)
     for (const ClusterShape shape : {ClusterShape{11, 1, 1}, {4, 3, 2}}) {
+      if (!cases.takes_next()) continue;
       Problem problem(tokens - 3, kTileRows * 11, kTileColumns * 6, tokens, shape);
       fill_integers(problem, random);
       put_lists_of_every_length(problem, random);
@@ -201,8 +240,10 @@ TEST(lists_of_every_length) {
 
 TEST(strided_rows) {
   Random random(9);
+  Cases cases(17);
   for (const int tokens : kWarpgroupTokens)
     for (const int64_t gap : {0, 8, 24, 4096}) {
+      if (!cases.takes_next()) continue;
       Problem problem(tokens - 1, 136, 192, tokens, {4, 1, 2}, gap, 8);
       problem.y_gap = gap;
       expect_integers_right(problem, random);
@@ -211,7 +252,9 @@ TEST(strided_rows) {
 
 TEST(slices_are_views) {
   Random random(10);
+  Cases cases(6);
   for (const int tokens : kWarpgroupTokens) {
+    if (!cases.takes_next()) continue;
     Problem part(tokens, 300, 192, tokens, {7, 1, 3});
     Problem all(1, 16 * 2 + 300 + 20, 64 + 192 + 64, tokens, {7, 1, 3});
     fill_integers(all, random);
@@ -224,8 +267,10 @@ TEST(slices_are_views) {
 
 TEST(values_of_a_model) {
   Random random(11);
+  Cases cases(21);
   for (const int tokens : kWarpgroupTokens)
     for (const int rarity : {500, 40, 25, 8}) {  // lists of one, of more than 32, raw tiles
+      if (!cases.takes_next()) continue;
       const ClusterShape shape = rarity == 40 ? ClusterShape{4, 3, 2} : ClusterShape{6, 1, 2};
       Problem problem(tokens - 4, 270, 64 * 9, tokens, shape, 24);
       fill_bias(problem, random);
@@ -238,8 +283,10 @@ TEST(values_of_a_model) {
 
 TEST(special_values_reach_the_multiplier) {
   Random random(12);
+  Cases cases(5);
   for (const int tokens : kWarpgroupTokens)
     for (const bool infinite_x : {false, true}) {
+      if (!cases.takes_next()) continue;
       Problem problem(tokens - 2, 48, 256, tokens, {3, 1, 2});
       fill_model(problem, random, 1'000'000'000);
       put_specials_for_any_order(problem, random, infinite_x);
@@ -251,8 +298,10 @@ TEST(special_values_reach_the_multiplier) {
 
 TEST(hostile_index_words_never_read_outside_the_table) {
   Random random(13);
+  Cases cases(31);
   for (const int tokens : kWarpgroupTokens)
     for (const uint32_t word : kHostileIndexWords) {
+      if (!cases.takes_next()) continue;
       Problem problem(17, 32, 128, tokens, {2, 1, static_cast<int>(word % 2) + 1});
       fill_integers(problem, random);
       problem.pack();
@@ -264,13 +313,15 @@ TEST(hostile_index_words_never_read_outside_the_table) {
 
 TEST(equal_launches_give_equal_bits) {
   Random random(14);
+  Cases cases(12);
   for (const int tokens : kWarpgroupTokens)
     for (const ClusterShape shape : {ClusterShape{3, 3, 2}, {11, 1, 1}}) {
+      if (!cases.takes_next()) continue;
       Problem problem(tokens, 400, 64 * 20, tokens, shape);
       fill_model(problem, random, 200);
       problem.pack();
       const std::vector<uint16_t> first = run_warpgroup(problem, problem.view());
-      for (int turn = 0; turn < 3; ++turn)
+      for (int turn = 0; turn < (kMachineIsFast ? 3 : 1); ++turn)
         expect_same(run_warpgroup(problem, problem.view()), first, 400, name_of(problem));
     }
 }
@@ -278,8 +329,10 @@ TEST(equal_launches_give_equal_bits) {
 // More blocks than an H200 has multiprocessors.
 TEST(problems_that_fill_the_card) {
   Random random(15);
+  Cases cases(14);
   for (const int tokens : kWarpgroupTokens)
     for (const ClusterShape shape : {ClusterShape{2, 1, 2}, {1, 1, 1}, {3, 1, 8}}) {
+      if (!cases.takes_next()) continue;
       const int64_t rows = int64_t{kMachineBlocks} * shape.rows / shape.blocks;
       Problem problem(tokens == 128 ? 128 : 18, 16 * (rows + 1) - 3, 64 * (shape.blocks + 1),
                       tokens, shape);
@@ -289,10 +342,12 @@ TEST(problems_that_fill_the_card) {
 
 TEST(shapes_of_its_own_choice) {
   Random random(16);
+  Cases cases(41);
   const int64_t sizes[][2] = {{64, 64},        {48, 640},     {16 * 40, 128}, {100, 64 * 17},
                               {16 * 300, 256}, {24, 64 * 90}, {16 * 133, 64}};
   for (const int tokens : kWarpgroupTokens)
     for (const auto& [n, k] : sizes) {
+      if (!cases.takes_next()) continue;
       Problem problem(n > 1000 ? 17 : tokens, n, k, tokens, {});
       fill_integers(problem, random);
       problem.pack();
