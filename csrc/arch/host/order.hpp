@@ -5,6 +5,7 @@
 // waits for on the spot, copies and words sent by another block, belong to a phase of a barrier.
 #pragma once
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <vector>
 
@@ -29,25 +30,26 @@ struct Knowledge {
   struct Lane {
     int lane;
     Position before;
+
+    bool operator==(const Lane&) const = default;
   };
   std::vector<uint32_t> waves;     // of each, accesses before so many meetings
   std::vector<Lane> lanes;         // of single lanes, accesses before this; ascending
   std::vector<uint32_t> barriers;  // of each: 0, or 1 for open and the number of phases over
 
+  bool operator==(const Knowledge&) const = default;
+
   void join(const Knowledge& other) {
     raise_all(waves, other.waves);
     raise_all(barriers, other.barriers);
-    for (const Lane& theirs : other.lanes) add_lane(theirs.lane, theirs.before);
+    auto at = lanes.begin();
+    for (const Lane& theirs : other.lanes) {
+      while (at != lanes.end() && at->lane < theirs.lane) ++at;
+      at = add_lane_at(at, theirs);
+    }
   }
 
-  void add_lane(int lane, Position before) {
-    if (before.arrivals == 0 || before.meetings < meetings_of(lane)) return;
-    const auto at = place_of(lane);
-    if (at != lanes.end() && at->lane == lane)
-      at->before = std::max(at->before, before);
-    else
-      lanes.insert(at, {lane, before});
-  }
+  void add_lane(int lane, Position before) { add_lane_at(place_of(lane), {lane, before}); }
 
   // What the waves' meetings say already.
   void drop_old_lanes() {
@@ -80,6 +82,12 @@ struct Knowledge {
     return std::lower_bound(lanes.begin(), lanes.end(), lane,
                             [](const Lane& l, int wanted) { return l.lane < wanted; });
   }
+  std::vector<Lane>::iterator add_lane_at(std::vector<Lane>::iterator at, const Lane& lane) {
+    if (lane.before.arrivals == 0 || lane.before.meetings < meetings_of(lane.lane)) return at;
+    if (at == lanes.end() || at->lane != lane.lane) return lanes.insert(at, lane);
+    at->before = std::max(at->before, lane.before);
+    return at;
+  }
 };
 
 // Accesses of one kind by lanes of one wave between two of its meetings.
@@ -93,9 +101,10 @@ struct Access {
   int unknown_lane(const Knowledge& knowledge, int self) const {
     if (lanes == 0 || (wave < std::ssize(knowledge.waves) && last.meetings < knowledge.waves[wave]))
       return -1;
-    for (int i = 0; i < kWave; ++i)
-      if ((lanes >> i & 1) && wave * kWave + i != self && !knowledge.has(wave * kWave + i, last))
-        return wave * kWave + i;
+    for (uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
+      const int lane = wave * kWave + std::countr_zero(rest);
+      if (lane != self && !knowledge.has(lane, last)) return lane;
+    }
     return -1;
   }
   void note(int lane, Position position) {
@@ -117,15 +126,13 @@ class Accesses {
   }
   // Those that the lane knows of need no record beside its own.
   void note(const Knowledge& knowledge, int lane, Position position) {
-    Access* free = nullptr;
-    for (size_t i = 0; i <= more_.size(); ++i) {
-      Access& access = i == 0 ? first_ : more_[i - 1];
-      if (access.wave == lane / kWave && !access.is_none()) return access.note(lane, position);
-      if (access.unknown_lane(knowledge, lane) < 0) free = &access;
-    }
-    if (!free) free = &more_.emplace_back();
-    *free = {};
-    free->note(lane, position);
+    const auto is_own = [&](const Access& a) { return a.wave == lane / kWave && !a.is_none(); };
+    const auto is_free = [&](const Access& a) { return a.unknown_lane(knowledge, lane) < 0; };
+    if (Access* own = find(is_own)) return own->note(lane, position);
+    Access* access = find(is_free);
+    if (!access) access = &more_.emplace_back();
+    *access = {};
+    access->note(lane, position);
   }
   void clear() {
     first_ = {};
@@ -133,6 +140,13 @@ class Accesses {
   }
 
  private:
+  template <typename Wanted>
+  Access* find(const Wanted& wanted) {
+    if (wanted(first_)) return &first_;
+    const auto at = std::find_if(more_.begin(), more_.end(), wanted);
+    return at == more_.end() ? nullptr : &*at;
+  }
+
   Access first_;
   std::vector<Access> more_;
 };
