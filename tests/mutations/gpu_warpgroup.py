@@ -112,9 +112,23 @@ WARPGROUP = [
     Mutant(
         "warpgroup_sums_put_over_those_on_their_way",
         SUMS,
-        "      if (arch::lane() == 0) arch::await_boxes_read<0>();\n",
+        "    if (part > 0 && arch::lane() == 0) arch::await_boxes_read<0>();\n",
         "",
         SPECIAL,
+    ),
+    Mutant(
+        "warpgroup_sums_put_over_a_tile_that_is_read",
+        SUMS,
+        "arch::sync_wave();  // all lanes have read the last tile, and",
+        "if (part > 0) arch::sync_wave();  //",
+        SPECIAL,
+    ),
+    Mutant(
+        "warpgroup_turns_put_over_a_tile_that_is_read",
+        SUMS,
+        "    else\n      arch::sync_wave();\n",
+        "",
+        "host_warpgroup_test fewer_columns_than_turns",
     ),
     Mutant(
         "warpgroup_takes_registers_before_its_launch_has_them",

@@ -43,8 +43,6 @@ struct SharedWord {
   uint32_t hidden_lanes = 0;  // and have not shown it since
   Access shown = {};          // others have
   int pending = 0;            // reads by copies and matrix instructions that nobody has awaited
-  int read_wave = -1;         // the last read was its, after so many products with A in registers
-  uint64_t read_products = 0;
 };
 
 struct Block;
@@ -127,9 +125,8 @@ struct Product {
 struct Wave {
   int registers;  // of a lane
   std::deque<Product> products = {};
-  uint64_t finished = 0;    // products
-  uint64_t from_lanes = 0;  // those with A in registers
-  int at_await = 0;         // lanes
+  uint64_t finished = 0;  // products
+  int at_await = 0;       // lanes
 };
 
 struct Fiber {

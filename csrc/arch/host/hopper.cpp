@@ -109,7 +109,6 @@ void finish_products(uint64_t over) {
     const Product& product = wave.products.front();
     run(product);
     for_each_row(product, [&](const Stretch& row) { end_read(row, self().known, lane, position); });
-    wave.from_lanes += product.a.array == nullptr;
     wave.products.pop_front();
     ++wave.finished;
   }

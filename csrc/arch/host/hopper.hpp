@@ -17,9 +17,8 @@
 //               warpgroup whose waves end with different numbers; more than there are, as a
 //               deadlock
 //
-// A product whose A is in registers orders what the wave's lanes read before: the fragments are
-// made of it. Not modelled: the order of accesses to global memory, and what needs another order of
-// blocks to show.
+// Not modelled: the order of accesses to global memory, and what needs another order of blocks to
+// show.
 #pragma once
 #include "csrc/arch/target.hpp"
 

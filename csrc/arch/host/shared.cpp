@@ -51,13 +51,6 @@ void check_known(const SharedArray* array, int i, const char* access, const Acce
   if (lane >= 0) report_race(array, i, access, name_of_lane(lane) + " " + did);
 }
 
-// Reads by the wave's lanes, before a product that has taken all their fragments: made of what they
-// read, so that they have read it.
-bool is_read(const SharedWord& word) {
-  const int wave = current->running / kWave;
-  return word.read_wave == wave && word.read_products < current->waves[wave].from_lanes;
-}
-
 void check_no_read_pending(const SharedArray* array, int i, const char* access) {
   if (array->words[i].pending > 0)
     report(std::string(access) + " of " + name_of_word(array, i) +
@@ -77,7 +70,7 @@ SharedWord& word_to_overwrite(SharedArray* array, int i, const char* access) {
   SharedWord& word = shared_word(array, i, access);
   check_no_read_pending(array, i, access);
   check_write_known(array, i, access);
-  if (!is_read(word)) check_known(array, i, access, word.reads, "read");
+  check_known(array, i, access, word.reads, "read");
   check_known(array, i, access, word.adds, "added to");
   word.reads.clear();
   word.adds.clear();
@@ -262,8 +255,6 @@ uint32_t shared_load(SharedArray* array, int i) {
   check_write_known(array, i, "read");
   check_known(array, i, "read", word.adds, "added to");
   word.reads.note(self().known, current->running, self().position);
-  word.read_wave = current->running / kWave;
-  word.read_products = current->waves[word.read_wave].from_lanes;
   return word.bits;
 }
 

@@ -25,7 +25,8 @@ NF12_DEVICE void add_sums(uint32_t from, float* sums) {
   }
 }
 
-// The first group of those that take turns gets what the others have.
+// The first group of those that take turns gets what the others have, by way of their rings, once
+// all lanes of a wave have read its last tile there.
 template <WarpgroupConfig config>
 NF12_DEVICE void join_turns(const ClusterParams& p, const WarpgroupPlace& place,
                             const arch::Shared<uint32_t>& shared,
@@ -35,7 +36,10 @@ NF12_DEVICE void join_turns(const ClusterParams& p, const WarpgroupPlace& place,
   NF12_UNROLL
   for (int part = 0; part < Plan::kParts; ++part) {
     float* mine = sums + part * Plan::kPartSums;
-    if (part > 0) arch::sync_lanes<Plan::kLanes>();
+    if (part > 0)
+      arch::sync_lanes<Plan::kLanes>();
+    else
+      arch::sync_wave();
     if (place.count > 0 && place.turn > 0) put_sums<Plan::kPartSums>(own, mine);
     arch::sync_lanes<Plan::kLanes>();
     if (place.count == 0 || place.turn > 0) continue;
@@ -65,10 +69,8 @@ NF12_DEVICE void hand_over(int blocks, const WarpgroupPlace& place,
   const uint32_t own = arch::shared_address(shared, Plan::kRings + place.wave * Plan::kRingWords);
   NF12_UNROLL
   for (int part = 0; part < Plan::kParts; ++part) {
-    if (part > 0) {
-      if (arch::lane() == 0) arch::await_boxes_read<0>();
-      arch::sync_wave();
-    }
+    if (part > 0 && arch::lane() == 0) arch::await_boxes_read<0>();
+    arch::sync_wave();  // all lanes have read the last tile, and the copy has read the part before
     put_sums<Plan::kPartSums>(own, sums + part * Plan::kPartSums);
     arch::show_to_copies();
     arch::sync_wave();
