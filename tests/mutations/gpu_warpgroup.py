@@ -131,13 +131,6 @@ WARPGROUP = [
         "host_warpgroup_test fewer_columns_than_turns",
     ),
     Mutant(
-        "warpgroup_takes_registers_before_its_launch_has_them",
-        PLAN,
-        "(kThreads * kLaunched - (kThreads - kLanes) * kTokenRegisters) / kLanes / 8 * 8;",
-        "(kThreads * kLaunched - (kThreads - kLanes) * kTokenRegisters) / kLanes / 8 * 8 + 8;",
-        SPECIAL,
-    ),
-    Mutant(
         "warpgroup_most_tokens_to_others",
         "csrc/gemm/select.hpp",
         "for (size_t i = 0; i < count; ++i)  // ascending",
