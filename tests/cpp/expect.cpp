@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -20,6 +21,7 @@ std::vector<NamedTest>& all_tests() {
 
 constexpr int kShownFailures = 20;  // of one test; a broken kernel fails at every weight
 int failures = 0;
+bool one_will_do = false;
 
 }  // namespace
 
@@ -28,6 +30,7 @@ Registration::Registration(const char* name, TestBody body) { all_tests().push_b
 void report_failure(const char* file, int line, const char* condition, const std::string& message) {
   if (++failures > kShownFailures) return;
   std::fprintf(stderr, "%s:%d: %s: %s\n", file, line, condition, message.c_str());
+  if (one_will_do) std::_Exit(1);
 }
 
 }  // namespace nf12::test
@@ -35,6 +38,10 @@ void report_failure(const char* file, int line, const char* condition, const std
 int main(int argc, char** argv) {
   using namespace nf12::test;
   int run = 0, failed = 0;
+  if (argc > 1 && std::strcmp(argv[1], "-x") == 0) {
+    one_will_do = true;
+    --argc, ++argv;
+  }
   for (const NamedTest& test : all_tests()) {
     const auto is_it = [&](const char* name) { return std::strcmp(name, test.name) == 0; };
     if (argc > 1 && std::none_of(argv + 1, argv + argc, is_it)) continue;

@@ -2,7 +2,8 @@
 //
 //   TEST(name) { EXPECT(a == b, "a is ", a, ", b is ", b); }
 //
-// expect.cpp has main(): without arguments every test runs, else those whose names are given.
+// expect.cpp has main(): without arguments every test runs, else those whose names are given. After
+// -x as the first argument the first failure ends the program.
 #pragma once
 #include <sstream>
 #include <string>

@@ -43,7 +43,7 @@ def check_cpp(mutant: Mutant, build: Build, folder: Path) -> None:
         return
     assert outcome.returncode == 0, f"a fault must compile\n{outcome.text}"
     try:
-        done = run(str(folder / program), *tests, cwd=folder, timeout=HANGS_AFTER_S)
+        done = run(str(folder / program), "-x", *tests, cwd=folder, timeout=HANGS_AFTER_S)
     except subprocess.TimeoutExpired:
         return
     finally:
