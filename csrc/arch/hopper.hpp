@@ -3,6 +3,21 @@
 #pragma once
 #include "csrc/arch/target.hpp"
 
+namespace nf12::arch {
+
+inline constexpr int kGroupWaves = 4;  // of a warpgroup
+inline constexpr int kGroupLanes = kGroupWaves * kWave;
+
+// A operand: 64 rows x 16 columns, B: `tokens` rows x 16 columns, both BF16 in shared memory, rows
+// of 64 columns at 128 bytes whose pieces of 16 bytes are permuted by the row's number modulo 8.
+// Eight rows are 1,024 bytes; the next 16 columns are two units on.
+inline constexpr uint64_t kOperandLayout =
+    uint64_t{1} << 62 | uint64_t{1024 / 16} << 32 | uint64_t{1} << 16;
+NF12_INLINE constexpr uint64_t operand_at(uint32_t shared) { return kOperandLayout | shared >> 4; }
+inline constexpr uint64_t kOperandStep = 16 * 2 / 16;  // 16 columns, in the operand's units
+
+}  // namespace nf12::arch
+
 #if defined(__CUDACC__) || defined(__HIP__)
 #include "csrc/arch/nvidia/hopper.hpp"
 #else

@@ -31,18 +31,10 @@ struct Problem : GemmProblem {
 
 template <typename Body>
 void with_form(int tokens, const Body& body) {
-  switch (tokens) {
-    case 24:
-      return body.template operator()<cluster_config(24)>();
-    case 32:
-      return body.template operator()<cluster_config(32)>();
-    case 48:
-      return body.template operator()<cluster_config(48)>();
-    case 64:
-      return body.template operator()<cluster_config(64)>();
-    default:
-      EXPECT(false, "no form of ", tokens, " tokens");
-  }
+  with_tokens<kClusterTokens>(tokens, [&]<int t>(std::integral_constant<int, t>) {
+    EXPECT(t == tokens, "no form of ", tokens, " tokens");
+    body.template operator()<cluster_config(t)>();
+  });
 }
 
 std::string name_of(const Problem& problem) {

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "csrc/arch/host/hopper.hpp"
+#include "csrc/arch/hopper.hpp"
 #include "tests/host_model/maps.hpp"
 
 namespace nf12::test {

@@ -45,24 +45,6 @@ ClusterShape within_memory(int tokens, ClusterShape shape) {
   return shape;
 }
 
-template <typename Body>
-void with_form(int tokens, const Body& body) {
-  switch (tokens) {
-    case 32:
-      return body.template operator()<warpgroup_config(32)>();
-    case 48:
-      return body.template operator()<warpgroup_config(48)>();
-    case 64:
-      return body.template operator()<warpgroup_config(64)>();
-    case 80:
-      return body.template operator()<warpgroup_config(80)>();
-    case 96:
-      return body.template operator()<warpgroup_config(96)>();
-    default:
-      return body.template operator()<warpgroup_config(128)>();
-  }
-}
-
 std::string name_of(const Problem& problem) {
   return join("m ", problem.x.m, " of ", problem.tokens, ", n ", problem.w.n, ", k ", problem.w.k,
               ", x stride ", problem.x.stride, ", y gap ", problem.y_gap, ", y offset ",
@@ -99,8 +81,10 @@ std::vector<uint16_t> run_warpgroup(Problem& problem, const PackedView& view) {
     run_kernel({"nf12_gemm_warpgroup_t" + std::to_string(problem.tokens), static_cast<int>(grid.x),
                 1, grid.threads / arch::kWave, 1, buffers, bytes, problem.shape.blocks},
                std::as_writable_bytes(std::span(&p, 1)), std::span(&map, 1), [&] {
-                 with_form(problem.tokens,
-                           [&]<WarpgroupConfig config>() { warpgroup_gemm<config>(p); });
+                 with_tokens<kWarpgroupTokens>(problem.tokens,
+                                               [&]<int t>(std::integral_constant<int, t>) {
+                                                 warpgroup_gemm<warpgroup_config(t)>(p);
+                                               });
                });
   } catch (const arch::host::Report& report) {
     EXPECT(false, name_of(problem), ": ", report.what());

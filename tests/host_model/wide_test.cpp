@@ -94,12 +94,9 @@ void launch_wide(const Problem& problem, const GemmParams& gemm, Workspace& work
   run_kernel({"nf12_gemm_wide_t" + std::to_string(shape.tokens), static_cast<int>(grid.x), 1,
               grid.threads / arch::kWave, 1, buffers, wide_shared_bytes(shape)},
              std::as_writable_bytes(std::span(&p, 1)), maps, [&] {
-               if (shape.tokens == 128)
-                 wide_gemm<wide_config(128)>(p);
-               else if (shape.tokens == 192)
-                 wide_gemm<wide_config(192)>(p);
-               else
-                 wide_gemm<wide_config(256)>(p);
+               with_tokens<kWideTokens>(shape.tokens, [&]<int t>(std::integral_constant<int, t>) {
+                 wide_gemm<wide_config(t)>(p);
+               });
              });
   for (int64_t i = 0; i < workspace.flags.size(); ++i)
     EXPECT(workspace.flags[i] != kFlag, name_of(problem), ": flag ", i, " stays up");

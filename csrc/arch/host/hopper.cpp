@@ -1,5 +1,5 @@
 // The words of sm_90a in the host model: copies by the tensor unit, matrix instructions, registers.
-#include "csrc/arch/host/hopper.hpp"
+#include "csrc/arch/hopper.hpp"
 
 #include <algorithm>
 #include <cstring>

@@ -29,9 +29,6 @@
 
 namespace nf12::arch {
 
-inline constexpr int kGroupWaves = 4;  // of a warpgroup
-inline constexpr int kGroupLanes = kGroupWaves * kWave;
-
 namespace host {
 // What the model's machine puts in the place of a tensor map.
 struct Map {
@@ -235,11 +232,6 @@ inline void take_registers() {
 }
 
 // ---- matrix instructions ----
-
-inline constexpr uint64_t kOperandLayout =
-    uint64_t{1} << 62 | uint64_t{1024 / 16} << 32 | uint64_t{1} << 16;
-inline uint64_t operand_at(uint32_t shared) { return kOperandLayout | shared >> 4; }
-inline constexpr uint64_t kOperandStep = 16 * 2 / 16;
 
 inline void open_products() { host::open_products(); }
 inline void close_products() { host::close_products(); }

@@ -25,9 +25,6 @@
 #if NF12_HOPPER
 namespace nf12::arch {
 
-inline constexpr int kGroupWaves = 4;  // of a warpgroup
-inline constexpr int kGroupLanes = kGroupWaves * kWave;
-
 // ---- shared memory by its address ----
 
 NF12_DEVICE uint32_t load_shared4(uint32_t at) {
@@ -250,14 +247,6 @@ NF12_DEVICE void take_registers() {
 }
 
 // ---- matrix instructions ----
-
-// A operand: 64 rows x 16 columns, B: `tokens` rows x 16 columns, both BF16 in shared memory, rows
-// of 64 columns at 128 bytes whose pieces of 16 bytes are permuted by the row's number modulo 8.
-// Eight rows are 1,024 bytes; the next 16 columns are two units on.
-inline constexpr uint64_t kOperandLayout =
-    uint64_t{1} << 62 | uint64_t{1024 / 16} << 32 | uint64_t{1} << 16;
-NF12_DEVICE uint64_t operand_at(uint32_t shared) { return kOperandLayout | shared >> 4; }
-inline constexpr uint64_t kOperandStep = 16 * 2 / 16;  // 16 columns, in the operand's units
 
 NF12_DEVICE void open_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 NF12_DEVICE void close_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }

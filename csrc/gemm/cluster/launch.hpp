@@ -8,6 +8,7 @@
 #include "csrc/gemm/cluster/instances/configs.hpp"
 #include "csrc/gemm/cluster/params.hpp"
 #include "csrc/gemm/cluster/plan.hpp"
+#include "csrc/gemm/forms.hpp"
 #include "csrc/gemm/grid.hpp"
 
 namespace nf12 {
@@ -23,13 +24,9 @@ struct ClusterShape {
 };
 
 constexpr int cluster_shared_bytes(int tokens, const ClusterShape& shape) {
-  const auto bytes = [&]<int t>(std::integral_constant<int, t>) {
+  return with_tokens<kClusterTokens>(tokens, [&]<int t>(std::integral_constant<int, t>) {
     return ClusterPlan<cluster_config(t)>::shared_bytes(shape.rows, shape.turns, shape.blocks);
-  };
-  return tokens == 24   ? bytes(std::integral_constant<int, 24>())
-         : tokens == 32 ? bytes(std::integral_constant<int, 32>())
-         : tokens == 48 ? bytes(std::integral_constant<int, 48>())
-                        : bytes(std::integral_constant<int, 64>());
+  });
 }
 
 // The shape that a model of the time finds fastest, of those whose blocks have so much shared

@@ -12,15 +12,9 @@
 namespace nf12 {
 
 constexpr int warpgroup_shared_bytes(int tokens, const ClusterShape& shape) {
-  const auto bytes = [&]<int t>(std::integral_constant<int, t>) {
+  return with_tokens<kWarpgroupTokens>(tokens, [&]<int t>(std::integral_constant<int, t>) {
     return WarpgroupPlan<warpgroup_config(t)>::shared_bytes(shape.rows, shape.blocks);
-  };
-  return tokens == 32   ? bytes(std::integral_constant<int, 32>())
-         : tokens == 48 ? bytes(std::integral_constant<int, 48>())
-         : tokens == 64 ? bytes(std::integral_constant<int, 64>())
-         : tokens == 80 ? bytes(std::integral_constant<int, 80>())
-         : tokens == 96 ? bytes(std::integral_constant<int, 96>())
-                        : bytes(std::integral_constant<int, 128>());
+  });
 }
 
 // The shape that a model of the time finds fastest, of those whose blocks have so much shared

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "csrc/gemm/forms.hpp"
 #include "csrc/gemm/grid.hpp"
 #include "csrc/gemm/wide/instances/configs.hpp"
 #include "csrc/gemm/wide/once_plan.hpp"
@@ -162,10 +163,10 @@ constexpr size_t wide_workspace_bytes(const WideShape& shape, int64_t k) {
 }
 
 constexpr int wide_shared_bytes(const WideShape& shape) {
-  return shape.once            ? OncePlan<kOnceTokens>::kSharedBytes
-         : shape.tokens == 128 ? WidePlan<wide_config(128)>::kSharedBytes
-         : shape.tokens == 192 ? WidePlan<wide_config(192)>::kSharedBytes
-                               : WidePlan<wide_config(256)>::kSharedBytes;
+  if (shape.once) return OncePlan<kOnceTokens>::kSharedBytes;
+  return with_tokens<kWideTokens>(shape.tokens, []<int t>(std::integral_constant<int, t>) {
+    return WidePlan<wide_config(t)>::kSharedBytes;
+  });
 }
 
 }  // namespace nf12
