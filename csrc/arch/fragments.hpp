@@ -11,6 +11,12 @@
 //   MmaFragments, m16n8k16   lane l: rows l / 4, l / 4 + 8     columns 16 (l % 4) .. + 15
 //     twice, tokens 0..7     sums[i]: row l / 4 + 8 (i / 2 % 2)
 //     and 8..15              token 8 (i / 4) + 2 (l % 4) + i % 2
+//
+// WarpgroupFragments is the instruction's own order instead, in which a step is 16 neighbouring
+// columns: x lies in shared memory as the tensor unit brings it.
+//
+//   m64nNk16, a wave's 16    lane l, register i: row l / 4 + 8 (i % 2)
+//     of the 64 rows           columns 16 (i / 4) + 8 (i / 2 % 2) + 2 (l % 4) and + 1
 #pragma once
 
 namespace nf12::arch {
@@ -59,6 +65,19 @@ struct MmaFragments {
   NF12_INLINE static constexpr int sum_row(int lane, int i) { return lane / 4 + i / 2 % 2 * 8; }
   NF12_INLINE static constexpr int sum_token(int lane, int i) {
     return i / 4 * 8 + lane % 4 * 2 + i % 2;
+  }
+};
+
+struct WarpgroupFragments {
+  NF12_INLINE static constexpr int row(int lane, int slot) { return lane / 4 + slot % 2 * 8; }
+  NF12_INLINE static constexpr int column(int lane, int slot) {
+    return slot / 4 * 16 + slot / 2 % 2 * 8 + lane % 4 * 2;
+  }
+  NF12_INLINE static constexpr int owner(int row, int column) {
+    return row % 8 * 4 + column % 8 / 2;
+  }
+  NF12_INLINE static constexpr int slot(int row, int column) {
+    return column / 16 * 4 + column % 16 / 8 * 2 + row / 8;
   }
 };
 

@@ -3,8 +3,8 @@
 //
 //   fused      a kernel per token count, for few tokens: each weight decoded once, no matrix unit
 //   stream     matrix instructions for few tokens, one block a multiprocessor (NVIDIA)
-//   cluster    clusters of blocks that split k (NVIDIA): warpgroups for up to 128 tokens on sm_90a,
-//              the instructions of `stream` elsewhere, up to 64 tokens a launch
+//   cluster    clusters of blocks that split k (NVIDIA): warpgroups for up to 256 tokens a tile on
+//              sm_90a, the instructions of `stream` elsewhere, up to 64 tokens a launch
 //   wide       matrix instructions on shared memory, 128 to 256 tokens a tile (sm_90a)
 //   matrix     matrix instructions, 16 to 128 tokens a block
 //   buffered   the weight unpacked slice by slice, each multiplied by torch's own matmul
@@ -33,6 +33,7 @@ constexpr const char* name_of(GemmPath path) { return kGemmPathNames[static_cast
 
 // Of a row of the grid: AMD's launches count threads, not blocks, by 32 bits.
 inline constexpr int64_t kMostThreads = UINT32_MAX;
+inline constexpr int64_t kMostGridRows = 65535;  // NVIDIA's
 
 inline constexpr int kMatrixTokens[] = {16, 32, 64, 128};
 
@@ -43,7 +44,9 @@ struct GemmTraits {
   int64_t fused_below;    // fewer tokens are fused
   int64_t stream_below;   // of the others, fewer are streamed
   int64_t cluster_below;  // of the others, fewer go to clusters
-  int64_t wide_from;      // as many or more are wide, where it takes them
+  // As many or more are wide where it takes them, or go to warpgroups if a model of either's time
+  // says so.
+  int64_t wide_from;
   int64_t buffered_from;  // as many or more are buffered
   // Of those that their path does not take, as many or more are buffered rather than left to the
   // matrix kernel, where torch's own matmul has rows at multiples of 16 bytes.
@@ -75,14 +78,10 @@ constexpr GemmTraits rdna4_traits(int processors) {
           .buffered_instead_from = 1024};
 }
 
-// NVIDIA: no fused kernels in this version. Geomeans of the ratio to dense over eight shapes (H200,
-// cold, dependent launch; 2026-11-30, the last two rows 2026-11-29):
-//   tokens                    1     16     32     64    128    256    512   1024   4096
-//   stream                 1.34   1.22
-//   cluster, warpgroups                  1.15   1.07   0.80
-//   wide                                                      0.73   0.80   0.81   0.94
-//   cluster, mma                         1.04   0.82   0.43
-//   buffered                                                  0.40   0.53   0.65   0.88
+// NVIDIA: no fused kernels in this version. docs/performance.md has what each path takes; of the
+// others (H200, 2026-11-30, geomeans of the ratio to dense over eight shapes, cold): buffered 0.40
+// at 256 tokens, 0.53 at 512, 0.65 at 1024, 0.88 at 4096; cluster with the instructions of `stream`
+// 1.04 at 32, 0.82 at 64, 0.43 at 128.
 // Where wide is not to be had: two launches of the cluster kernel take less than one of the matrix
 // kernel (m = 128, k x n 4096 x 14336: 72 us and 140), three about as long as the buffered path,
 // whose unpacking costs the same whatever m is. The matrix kernel takes 65 tokens as it takes 128:
@@ -94,7 +93,7 @@ constexpr GemmTraits nvidia_traits(int processors) {
           .fused_below = 0,
           .stream_below = 17,
           .cluster_below = 193,
-          .wide_from = 129,
+          .wide_from = 97,
           .buffered_from = 193,
           .buffered_instead_from = 65};
 }
@@ -172,10 +171,13 @@ constexpr GemmChoice warpgroup_choice(const GemmTraits& traits, const GemmProble
   GemmChoice choice = {.path = GemmPath::kCluster, .warpgroup = true};
   if (!problem.x_is_aligned || !warpgroup_takes(problem.weight, problem.m, problem.x_stride))
     return choice;
-  choice.tokens = smallest_form(kWarpgroupTokens, traits.warpgroup, problem.m);
+  const int64_t tiles = (problem.m + kWarpgroupMostTokens - 1) / kWarpgroupMostTokens;
+  if (tiles > kMostGridRows) return choice;
+  choice.tokens =
+      smallest_form(kWarpgroupTokens, traits.warpgroup, (problem.m + tiles - 1) / tiles);
   if (choice.tokens == 0) return choice;
-  choice.shape = warpgroup_shape(warpgroup_config(choice.tokens), problem.weight, traits.clusters,
-                                 traits.shared_bytes);
+  choice.shape = warpgroup_shape(warpgroup_config(choice.tokens), problem.weight, tiles,
+                                 traits.clusters, traits.shared_bytes);
   choice.splits = choice.shape.blocks;
   if (choice.shape.rows == 0) choice.tokens = 0;
   return choice;
@@ -278,8 +280,17 @@ constexpr GemmChoice choice_of(GemmPath path, const GemmTraits& traits,
 // m >= 1. A path that cannot take the problem leaves it to the next one that can; refused only if
 // none does.
 constexpr GemmChoice select_gemm(const GemmTraits& traits, const GemmProblem& problem) {
-  if (problem.m >= traits.wide_from)
-    if (const GemmChoice choice = wide_choice(traits, problem)) return choice;
+  if (problem.m >= traits.wide_from) {
+    const GemmChoice wide = wide_choice(traits, problem);
+    if (problem.m <= kWarpgroupMostTokens) {  // past those never the faster
+      const GemmChoice groups = warpgroup_choice(traits, problem);
+      if (groups.tokens > 0 &&
+          (!wide || warpgroup_ns(warpgroup_config(groups.tokens), problem.weight, 1,
+                                 traits.clusters[groups.splits], groups.shape) <= wide.wide.ns))
+        return groups;
+    }
+    if (wide) return wide;
+  }
   const GemmPath first = problem.m < traits.fused_below     ? GemmPath::kFused
                          : problem.m < traits.stream_below  ? GemmPath::kStream
                          : problem.m < traits.cluster_below ? GemmPath::kCluster

@@ -33,7 +33,7 @@ GemmTraits traits_of(const Device& device) {
                      stream_shared_bytes(tokens) <= device.shared_bytes();
   for (int i = 0; i < 4; ++i)
     traits.cluster |= uint32_t{device.has(runtime::cluster_kernel(kClusterTokens[i]))} << i;
-  for (int i = 0; i < 6; ++i)
+  for (size_t i = 0; i < std::size(kWarpgroupTokens); ++i)
     traits.warpgroup |= uint32_t{device.has(runtime::warpgroup_kernel(kWarpgroupTokens[i]))} << i;
   for (int i = 0; i < 3; ++i) {
     const WideShape shape = {.tokens = kWideTokens[i]};
@@ -98,16 +98,16 @@ void launch_wide(Queue& queue, const GemmLaunch& launch, char* workspace) {
   p.encoded_map = map_of(device, encoded_layout(p.gemm.weight));
   p.x_map = map_of(device, x_layout(p.gemm, launch.wide.tokens));
   p.y_map = map_of(device, y_layout(p.gemm));
-  queue.launch_dependent(launch.kernel, launch.grid.x, 1, launch.grid.threads, launch.shared_bytes,
-                         p);
+  queue.launch_dependent(launch.kernel, {launch.grid.x}, 1, launch.grid.threads,
+                         launch.shared_bytes, p);
 }
 
 void launch_warpgroup(Queue& queue, const GemmLaunch& launch) {
   WarpgroupParams p = launch.params.warpgroup;
   const GemmParams& gemm = p.cluster.gemm;
   p.x_map = map_of(queue.device(), x_layout(gemm, launch.warpgroup_tokens));
-  queue.launch_dependent(launch.kernel, launch.grid.x, gemm.splits, launch.grid.threads,
-                         launch.shared_bytes, p);
+  queue.launch_dependent(launch.kernel, {launch.grid.x, launch.grid.y}, gemm.splits,
+                         launch.grid.threads, launch.shared_bytes, p);
 }
 
 // As many rows as the workspace holds, launch after launch.
@@ -128,7 +128,8 @@ void launch_once(Queue& queue, const GemmLaunch& launch, char* workspace) {
     p.wide.x_map = map_of(device, x_layout(gemm, launch.wide.tokens / kOnceBlocks));
     p.wide.y_map = map_of(device, y_layout(gemm));
     queue.zero(p.counts, count_bytes);
-    queue.launch_cluster(launch.kernel, grid.x, kOnceBlocks, grid.threads, launch.shared_bytes, p);
+    queue.launch_cluster(launch.kernel, {grid.x}, kOnceBlocks, grid.threads, launch.shared_bytes,
+                         p);
   }
 }
 
@@ -204,7 +205,7 @@ void gemm(Queue& queue, const GemmLaunch& launch, void* workspace) {
     GemmParams& p = params.gemm;
     for (int64_t left = launch.tokens; left > 0; left -= p.m) {
       p.m = static_cast<int32_t>(std::min<int64_t>(p.m, left));
-      queue.launch_dependent(launch.kernel, launch.grid.x, p.splits, launch.grid.threads,
+      queue.launch_dependent(launch.kernel, {launch.grid.x}, p.splits, launch.grid.threads,
                              launch.shared_bytes, params);
       p.x += p.m * p.x_stride;
       p.y += p.m * p.y_stride;

@@ -228,7 +228,7 @@ bool Queue::may_start_early() const {
       if (device_.function(kernel) != nullptr && device_.function(kernel) == params[0]) return true;
   return false;
 }
-void Queue::launch_dependent_raw(Kernel kernel, int64_t blocks, int cluster, int threads,
+void Queue::launch_dependent_raw(Kernel kernel, const Blocks& blocks, int cluster, int threads,
                                  int shared_bytes, void** arguments, bool waits) {
   const Driver& driver = *device_.driver_;
   const bool early =
@@ -237,12 +237,13 @@ void Queue::launch_dependent_raw(Kernel kernel, int64_t blocks, int cluster, int
   unsigned count = 0;
   if (early) attributes[count++] = {.id = kCudaDependentLaunch, .value = {1}};
   if (cluster > 1) attributes[count++] = {.id = kCudaClusterDimension, .value = {cluster, 1, 1}};
-  const LaunchConfig config = {.grid = {static_cast<unsigned>(blocks), 1, 1},
-                               .block = {static_cast<unsigned>(threads), 1, 1},
-                               .shared_bytes = static_cast<unsigned>(shared_bytes),
-                               .stream = stream_,
-                               .attributes = attributes,
-                               .attribute_count = count};
+  const LaunchConfig config = {
+      .grid = {static_cast<unsigned>(blocks.x), static_cast<unsigned>(blocks.y), 1},
+      .block = {static_cast<unsigned>(threads), 1, 1},
+      .shared_bytes = static_cast<unsigned>(shared_bytes),
+      .stream = stream_,
+      .attributes = attributes,
+      .attribute_count = count};
   driver(driver.launch_with, &config, device_.function(kernel), arguments,
          static_cast<void**>(nullptr));
 }

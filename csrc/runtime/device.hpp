@@ -94,9 +94,12 @@ class Queue {
 
   // Of a kernel that takes shared memory from the launch and knows dependent launch: where the GPU
   // has it, the kernel starts while the one before still runs, and waits by itself; in a graph that
-  // is captured, after a kernel that lets it. `cluster`: blocks of a cluster.
+  // is captured, after a kernel that lets it. `cluster`: blocks of a cluster, side by side in x.
+  struct Blocks {
+    int64_t x, y = 1;
+  };
   template <typename Params>
-  void launch_dependent(Kernel kernel, int64_t blocks, int cluster, int threads, int shared_bytes,
+  void launch_dependent(Kernel kernel, Blocks blocks, int cluster, int threads, int shared_bytes,
                         const Params& params) {
     void* arguments[] = {const_cast<Params*>(&params)};
     launch_dependent_raw(kernel, blocks, cluster, threads, shared_bytes, arguments, true);
@@ -104,7 +107,7 @@ class Queue {
 
   // The same of a kernel that does not wait by itself.
   template <typename Params>
-  void launch_cluster(Kernel kernel, int64_t blocks, int cluster, int threads, int shared_bytes,
+  void launch_cluster(Kernel kernel, Blocks blocks, int cluster, int threads, int shared_bytes,
                       const Params& params) {
     void* arguments[] = {const_cast<Params*>(&params)};
     launch_dependent_raw(kernel, blocks, cluster, threads, shared_bytes, arguments, false);
@@ -119,7 +122,7 @@ class Queue {
 
  private:
   void launch_raw(Kernel kernel, int64_t blocks_x, int64_t blocks_y, int threads, void** arguments);
-  void launch_dependent_raw(Kernel kernel, int64_t blocks, int cluster, int threads,
+  void launch_dependent_raw(Kernel kernel, const Blocks& blocks, int cluster, int threads,
                             int shared_bytes, void** arguments, bool waits);
   bool may_start_early() const;
 

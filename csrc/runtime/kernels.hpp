@@ -14,6 +14,7 @@ namespace nf12::runtime {
   K(gemm_cluster_t24) K(gemm_cluster_t32) K(gemm_cluster_t48) K(gemm_cluster_t64)              \
   K(gemm_warpgroup_t32) K(gemm_warpgroup_t48) K(gemm_warpgroup_t64)                            \
   K(gemm_warpgroup_t80) K(gemm_warpgroup_t96) K(gemm_warpgroup_t128)                           \
+  K(gemm_warpgroup_t192) K(gemm_warpgroup_t256)                                                \
   K(gemm_wide_t128) K(gemm_wide_t192) K(gemm_wide_t256) K(gemm_once_t256)                      \
   K(gemm_matrix_t16) K(gemm_matrix_t32) K(gemm_matrix_t64) K(gemm_matrix_t128)                 \
   K(gemm_combine)                                                                              \
@@ -57,14 +58,16 @@ constexpr Kernel cluster_kernel(int tokens) {
          : tokens == 48 ? Kernel::gemm_cluster_t48
                         : Kernel::gemm_cluster_t64;
 }
-// tokens: 32, 48, 64, 80, 96 or 128.
+// tokens: 32, 48, 64, 80, 96, 128, 192 or 256.
 constexpr Kernel warpgroup_kernel(int tokens) {
-  return tokens == 32   ? Kernel::gemm_warpgroup_t32
-         : tokens == 48 ? Kernel::gemm_warpgroup_t48
-         : tokens == 64 ? Kernel::gemm_warpgroup_t64
-         : tokens == 80 ? Kernel::gemm_warpgroup_t80
-         : tokens == 96 ? Kernel::gemm_warpgroup_t96
-                        : Kernel::gemm_warpgroup_t128;
+  return tokens == 32    ? Kernel::gemm_warpgroup_t32
+         : tokens == 48  ? Kernel::gemm_warpgroup_t48
+         : tokens == 64  ? Kernel::gemm_warpgroup_t64
+         : tokens == 80  ? Kernel::gemm_warpgroup_t80
+         : tokens == 96  ? Kernel::gemm_warpgroup_t96
+         : tokens == 128 ? Kernel::gemm_warpgroup_t128
+         : tokens == 192 ? Kernel::gemm_warpgroup_t192
+                         : Kernel::gemm_warpgroup_t256;
 }
 // tokens: 128, 192 or 256.
 constexpr Kernel wide_kernel(int tokens) {

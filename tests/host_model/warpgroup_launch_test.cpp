@@ -37,12 +37,12 @@ std::string name_of(int tokens, int64_t n, int64_t k, const ClusterShape& shape)
 }
 
 // A group has rows of its own or a turn at those of others, a block a column for each turn; and the
-// ring of x has a column more than turns, or each would wait for the one before.
+// ring of x has room for them.
 void expect_within_limits(int tokens, int64_t n, int64_t k, const ClusterCounts& counts,
                           int most_shared_bytes) {
   const WarpgroupConfig config = warpgroup_config(tokens);
   const PackedView weight = weight_of(n, k);
-  const ClusterShape shape = warpgroup_shape(config, weight, counts, most_shared_bytes);
+  const ClusterShape shape = warpgroup_shape(config, weight, 1, counts, most_shared_bytes);
   const std::string what = name_of(tokens, n, k, shape);
   const int columns = static_cast<int>(tile_columns(k));
   EXPECT(shape.rows >= (most_shared_bytes >= kCardSharedBytes), what);
@@ -51,7 +51,7 @@ void expect_within_limits(int tokens, int64_t n, int64_t k, const ClusterCounts&
   const int row_groups = (shape.rows + kGroupTileRows - 1) / kGroupTileRows;
   EXPECT(shape.rows <= kGroupTileRows * config.groups && row_groups * shape.turns <= config.groups,
          what);
-  EXPECT(shape.turns <= config.columns - 1, what);
+  EXPECT(shape.turns <= (config.permutes ? config.columns - 1 : config.columns / 2), what);
   int fewest = columns;
   for (int block = 0; block < shape.blocks; ++block)
     fewest =
@@ -96,8 +96,8 @@ TEST(no_shape_without_memory_or_clusters) {
   const PackedView weight = weight_of(4096, 4096);
   for (const int tokens : kWarpgroupTokens) {
     const WarpgroupConfig config = warpgroup_config(tokens);
-    EXPECT(warpgroup_shape(config, weight, kH200, 48 * 1024).rows == 0, tokens, " tokens");
-    EXPECT(warpgroup_shape(config, weight, {}, kCardSharedBytes).rows == 0, tokens, " tokens");
+    EXPECT(warpgroup_shape(config, weight, 1, kH200, 48 * 1024).rows == 0, tokens, " tokens");
+    EXPECT(warpgroup_shape(config, weight, 1, {}, kCardSharedBytes).rows == 0, tokens, " tokens");
   }
 }
 
@@ -107,13 +107,13 @@ TEST(shapes_as_they_were_measured) {
     int tokens;
     int64_t k, n;
     ClusterShape wanted;
-  } cases[] = {{64, 4096, 28672, {14, 1, 1}},
-               {64, 25600, 5120, {15, 1, 5}},
-               {64, 8192, 8192, {8, 2, 2}},
-               {64, 4096, 14336, {14, 1, 2}}};
+  } cases[] = {
+      {64, 4096, 28672, {14, 1, 1}}, {64, 25600, 5120, {15, 1, 5}}, {64, 8192, 8192, {8, 2, 2}},
+      {64, 4096, 14336, {14, 1, 2}}, {128, 4096, 4096, {4, 4, 2}},  {128, 4096, 28672, {14, 1, 1}},
+      {128, 896, 4864, {3, 4, 1}},   {192, 4096, 4096, {4, 2, 2}},  {256, 4096, 4096, {4, 2, 2}}};
   for (const auto& [tokens, k, n, wanted] : cases) {
     const ClusterShape shape =
-        warpgroup_shape(warpgroup_config(tokens), weight_of(n, k), kH200, kCardSharedBytes);
+        warpgroup_shape(warpgroup_config(tokens), weight_of(n, k), 1, kH200, kCardSharedBytes);
     EXPECT(
         shape.rows == wanted.rows && shape.turns == wanted.turns && shape.blocks == wanted.blocks,
         name_of(tokens, n, k, shape), " instead of ", wanted.rows, ", ", wanted.turns, ", ",
@@ -142,7 +142,12 @@ TEST(registers_that_are_taken_were_given) {
       EXPECT(Plan::kThreads * (Plan::kLaunched + 8) > 65536, tokens, " tokens: ", Plan::kLaunched);
       EXPECT(is_a_size(Plan::kLaunched), tokens, " tokens: ", Plan::kLaunched);
       EXPECT(Plan::kThreads <= 1024 && Plan::kPermuters < kGroupTileRows, tokens, " tokens");
-      if (!Plan::kTradesRegisters) return;
+      // A lane's sums and its sets of fragments.
+      const int needed = Plan::kSums + Plan::kSets * kLanePairs;
+      if (!Plan::kTradesRegisters) {
+        EXPECT(Plan::kLaunched >= needed, tokens, " tokens: ", Plan::kLaunched);
+        return;
+      }
       EXPECT(is_a_size(Plan::kRegisters) && is_a_size(Plan::kTokenRegisters), tokens,
              " tokens: ", Plan::kRegisters, " and ", Plan::kTokenRegisters);
       EXPECT(Plan::kTokenRegisters <= Plan::kLaunched && Plan::kRegisters >= Plan::kLaunched,
@@ -151,9 +156,7 @@ TEST(registers_that_are_taken_were_given) {
                      (Plan::kThreads - Plan::kLanes) * Plan::kTokenRegisters <=
                  Plan::kThreads * Plan::kLaunched,
              tokens, " tokens: ", Plan::kRegisters, " and ", Plan::kTokenRegisters);
-      // A lane's sums and its two sets of fragments.
-      EXPECT(Plan::kRegisters >= Plan::kSums + 2 * kLanePairs, tokens,
-             " tokens: ", Plan::kRegisters);
+      EXPECT(Plan::kRegisters >= needed, tokens, " tokens: ", Plan::kRegisters);
     });
 }
 
@@ -162,16 +165,19 @@ TEST(what_shares_the_memory_lies_apart) {
   for (const int tokens : kWarpgroupTokens)
     with_form(tokens, [&]<WarpgroupConfig config>() {
       using Plan = WarpgroupPlan<config>;
-      EXPECT(Plan::kColumnWords * 4 == tokens * 128 && Plan::kColumnWords * 4 % 1024 == 0, tokens);
-      EXPECT(Plan::kRings >= Plan::kTokenRing + Plan::kColumns * Plan::kColumnWords, tokens);
       EXPECT(Plan::kRest >= Plan::kRings + Plan::kWaves * Plan::kStages * kTileBytes / 4, tokens);
+      EXPECT(Plan::kRings % 16 == 0 && Plan::kRingWords % 16 == 0, tokens);
       EXPECT(Plan::kCopied >= Plan::kRest + Plan::kWaves * kRestWords && Plan::kCopied % 2 == 0,
              tokens);
-      EXPECT(Plan::kPermuted - Plan::kCopied == 2 * Plan::kColumns &&
-                 Plan::kRead - Plan::kPermuted == 2 * Plan::kColumns &&
+      EXPECT(Plan::kReady - Plan::kCopied == (Plan::kPermutes ? 2 * Plan::kColumns : 0) &&
+                 Plan::kRead - Plan::kReady == 2 * Plan::kColumns &&
                  Plan::kGathered - Plan::kRead == 2 * Plan::kColumns,
              tokens);
-      EXPECT(Plan::kPlane >= Plan::kGathered + 2 && Plan::kPlane % 4 == 0, tokens);
+      EXPECT(Plan::kTokenRing >= Plan::kGathered + 2 && Plan::kTokenRing * 4 % 1024 == 0, tokens);
+      EXPECT(Plan::kColumnWords * 4 == tokens * 128 && Plan::kColumnWords * 4 % 1024 == 0, tokens);
+      EXPECT(Plan::kPastTokens == Plan::kTokenRing + Plan::kColumns * Plan::kColumnWords, tokens);
+      EXPECT(Plan::kPlane == (Plan::kSumsReplaceTokens ? Plan::kTokenRing : Plan::kPastTokens),
+             tokens);
       EXPECT(Plan::kPartSums * Plan::kParts == Plan::kSums && Plan::kPartSums % 4 == 0, tokens);
       EXPECT(
           Plan::kPartWords == Plan::kPartSums * arch::kWave && Plan::kPartWords <= Plan::kRingWords,
@@ -180,16 +186,16 @@ TEST(what_shares_the_memory_lies_apart) {
         for (int rows = 1; rows <= kGroupTileRows * Plan::kGroups; ++rows) {
           int slots = 0;  // of the block that adds up most rows
           for (int row = 0; row < rows; row += blocks) ++slots;
-          EXPECT(Plan::shared_bytes(rows, blocks) ==
-                     4 * (Plan::kPlane + slots * blocks * kTileRows * tokens),
-                 tokens, " tokens, rows ", rows, ", blocks ", blocks);
+          const int sums = Plan::kPlane + slots * blocks * kTileRows * tokens;
+          EXPECT(Plan::shared_bytes(rows, blocks) == 4 * std::max(sums, Plan::kPastTokens), tokens,
+                 " tokens, rows ", rows, ", blocks ", blocks);
         }
     });
 }
 
 // ---- the order of x ----
 
-// As tokens.hpp says it.
+// As permute.hpp says it.
 int place_of(int column) {
   const int t = column / 16, s = column / 4 % 4, h = column / 2 % 2, i = column % 2;
   return 16 * s + 8 * h + 2 * t + i;
@@ -252,6 +258,52 @@ TEST(lanes_that_permute_are_in_different_banks) {
     }
   EXPECT(std::count(reads.begin(), reads.end(), 1) == 16 * 8, "a piece is not read once");
   EXPECT(std::count(writes.begin(), writes.end(), 1) == 16 * 8, "a piece is not written once");
+}
+
+// ---- without permuting x ----
+
+// Register i of a lane is what the instruction wants of step i / 4: rows l / 4 and + 8, columns
+// 2 (l % 4) + i and 8 further; and every weight of a tile has one owner.
+TEST(lanes_pick_the_columns_of_a_step) {
+  using arch::WarpgroupFragments;
+  std::vector<int> owned(kTileWeights);
+  for (int lane = 0; lane < arch::kWave; ++lane)
+    for (int slot = 0; slot < kLanePairs; ++slot) {
+      const int row = WarpgroupFragments::row(lane, slot);
+      const int column = WarpgroupFragments::column(lane, slot);
+      EXPECT(row == lane / 4 + slot % 2 * 8, "lane ", lane, ", register ", slot, ": row ", row);
+      EXPECT(column == 16 * (slot / 4) + 8 * (slot / 2 % 2) + 2 * (lane % 4), "lane ", lane,
+             ", register ", slot, ": column ", column);
+      for (int i = 0; i < 2; ++i) {
+        ++owned[row * kTileColumns + column + i];
+        EXPECT(WarpgroupFragments::owner(row, column + i) == lane &&
+                   WarpgroupFragments::slot(row, column + i) == slot,
+               "row ", row, ", column ", column + i);
+      }
+    }
+  EXPECT(std::count(owned.begin(), owned.end(), 1) == kTileWeights, "weights without an owner");
+}
+
+// As weights.hpp places the pieces of 16 bytes. 32 lanes that read two bytes each of eight rows,
+// and eight rows of 16 bytes of codes, are in different banks or at the same word.
+TEST(lanes_that_pick_are_in_different_banks) {
+  for (int piece = 0; piece < 4; ++piece)
+    for (int eight = 0; eight < 2; ++eight) {
+      std::vector<int> word_of_bank(32, -1);
+      for (int lane = 0; lane < arch::kWave; ++lane) {
+        const int row = lane / 4,
+                  byte = 64 * row + 16 * (piece ^ row / 2 % 4) + 8 * eight + 2 * (lane % 4);
+        int& word = word_of_bank[byte / 4 % 32];
+        EXPECT(word == -1 || word == byte / 4, "piece ", piece, ", lane ", lane);
+        word = byte / 4;
+      }
+    }
+  for (int piece = 0; piece < 2; ++piece) {
+    int banks = 0;
+    for (int row = 0; row < 8; ++row)
+      banks |= 1 << (32 * row + 16 * (piece ^ row / 4 % 2)) / 16 % 8;
+    EXPECT(banks == 0xFF, "codes, piece ", piece, ": banks ", banks);
+  }
 }
 
 }  // namespace

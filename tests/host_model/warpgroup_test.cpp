@@ -21,9 +21,8 @@ constexpr int kCardSharedBytes = 227 * 1024;  // of a block
 constexpr ClusterCounts kCard = {0, 132, 66, 39, 30, 22, 17, 15, 15};
 
 constexpr int groups_of(int tokens) { return warpgroup_config(tokens).groups; }
-// The ring of x has a column more.
-constexpr int most_turns(int tokens) {
-  return std::min(groups_of(tokens), warpgroup_config(tokens).columns - 1);
+constexpr int turns_of(int tokens) {
+  return std::min(groups_of(tokens), most_turns(warpgroup_config(tokens)));
 }
 
 struct Problem : GemmProblem {
@@ -39,8 +38,10 @@ struct Problem : GemmProblem {
         y_gap(8 + (8 - n % 8) % 8) {}
 };
 
-// As many rows of those asked for as a block has memory for.
-ClusterShape within_memory(int tokens, ClusterShape shape) {
+// As many turns and rows of those asked for as a block has groups, and memory, for.
+ClusterShape within_limits(int tokens, ClusterShape shape) {
+  shape.turns = std::min(shape.turns, turns_of(tokens));
+  shape.rows = std::min(shape.rows, groups_of(tokens) / shape.turns * kGroupTileRows);
   while (warpgroup_shared_bytes(tokens, shape) > kCardSharedBytes) --shape.rows;
   return shape;
 }
@@ -56,10 +57,9 @@ void expect_within_limits(Problem& problem, const PackedView& view) {
   const WarpgroupConfig config = warpgroup_config(problem.tokens);
   const auto [rows, turns, blocks] = problem.shape;
   const int row_groups = (rows + kGroupTileRows - 1) / kGroupTileRows;
-  EXPECT(rows >= 1 && row_groups * turns <= config.groups && turns < config.columns,
+  EXPECT(rows >= 1 && row_groups * turns <= config.groups && turns <= most_turns(config),
          name_of(problem));
   EXPECT(blocks <= tile_columns(view.k) && blocks <= arch::kMostClusterBlocks, name_of(problem));
-  EXPECT(problem.x.m <= problem.tokens, name_of(problem));
   EXPECT(warpgroup_takes(view, problem.x.m, problem.x.stride) &&
              rows_are_aligned(problem.x.data(), problem.x.stride, problem.x.m),
          name_of(problem));
@@ -79,7 +79,8 @@ std::vector<uint16_t> run_warpgroup(Problem& problem, const PackedView& view) {
   buffers.push_back(y.buffer());
   try {
     run_kernel({"nf12_gemm_warpgroup_t" + std::to_string(problem.tokens), static_cast<int>(grid.x),
-                1, grid.threads / arch::kWave, 1, buffers, bytes, problem.shape.blocks},
+                static_cast<int>(grid.y), grid.threads / arch::kWave, 1, buffers, bytes,
+                problem.shape.blocks},
                std::as_writable_bytes(std::span(&p, 1)), std::span(&map, 1), [&] {
                  with_tokens<kWarpgroupTokens>(problem.tokens,
                                                [&]<int t>(std::integral_constant<int, t>) {
@@ -136,10 +137,10 @@ TEST(every_number_of_blocks_and_turns) {
   Cases cases(60, 37);
   for (const int tokens : kWarpgroupTokens)
     for (int blocks = 1; blocks <= arch::kMostClusterBlocks; ++blocks)
-      for (int turns = 1; turns <= most_turns(tokens); ++turns) {
+      for (int turns = 1; turns <= turns_of(tokens); ++turns) {
         if (!cases.takes_next()) continue;
         const int most = groups_of(tokens) / turns * kGroupTileRows;
-        const ClusterShape shape = within_memory(
+        const ClusterShape shape = within_limits(
             tokens, {std::max(1, most - (blocks + turns) % kGroupTileRows), turns, blocks});
         const int columns = blocks * turns + (blocks + turns) % 3 * 3;
         Problem problem(blocks % 3 ? 17 : tokens - turns, 16 * (shape.rows + 1) - 5, 64 * columns,
@@ -153,11 +154,11 @@ TEST(blocks_that_are_full) {
   Random random(4);
   Cases cases(30, 13);
   for (const int tokens : kWarpgroupTokens)
-    for (int turns = 1; turns <= most_turns(tokens); ++turns)
+    for (int turns = 1; turns <= turns_of(tokens); ++turns)
       for (const int blocks : {1, 2, 4}) {
         if (!cases.takes_next()) continue;
         const ClusterShape shape =
-            within_memory(tokens, {groups_of(tokens) / turns * kGroupTileRows, turns, blocks});
+            within_limits(tokens, {groups_of(tokens) / turns * kGroupTileRows, turns, blocks});
         Problem problem(tokens, 32 * shape.rows, 64 * blocks * (turns + 2), tokens, shape);
         fill_bias(problem, random);
         expect_integers_right(problem, random);
@@ -172,8 +173,8 @@ TEST(every_number_of_rows) {
     for (int rows = 1; rows <= groups_of(tokens) * kGroupTileRows; ++rows) {
       if (!cases.takes_next()) continue;
       const int row_groups = (rows + kGroupTileRows - 1) / kGroupTileRows;
-      const ClusterShape shape = {rows,
-                                  std::min(groups_of(tokens) / row_groups, most_turns(tokens)), 1};
+      const ClusterShape shape = {rows, std::min(groups_of(tokens) / row_groups, turns_of(tokens)),
+                                  1};
       Problem problem(tokens - rows, 16 * rows + 16 * (rows / 2) + 3, 64 * 7, tokens, shape);
       expect_integers_right(problem, random);
     }
@@ -185,7 +186,7 @@ TEST(long_stretches) {
   Random random(6);
   Cases cases(40);
   for (const int tokens : kWarpgroupTokens)
-    for (int turns = 1; turns <= most_turns(tokens); ++turns) {
+    for (int turns = 1; turns <= turns_of(tokens); ++turns) {
       if (!cases.takes_next()) continue;
       const int blocks = turns == 2 ? 2 : 1;
       Problem problem(tokens - turns, 16 * 3, 64 * blocks * (66 * turns + turns / 2), tokens,
@@ -201,7 +202,7 @@ TEST(fewer_columns_than_turns) {
   for (const int tokens : kWarpgroupTokens)
     for (const int columns : {1, 2, 3, 5}) {
       if (!cases.takes_next()) continue;
-      const int turns = most_turns(tokens), blocks = columns == 5 ? 2 : 1;
+      const int turns = turns_of(tokens), blocks = columns == 5 ? 2 : 1;
       Problem problem(tokens - columns, 16 * 6 - 3, 64 * columns, tokens, {4, turns, blocks});
       expect_integers_right(problem, random);
     }
@@ -211,8 +212,9 @@ TEST(lists_of_every_length) {
   Random random(8);
   Cases cases(11);
   for (const int tokens : kWarpgroupTokens)
-    for (const ClusterShape shape : {ClusterShape{11, 1, 1}, {4, 3, 2}}) {
+    for (const ClusterShape asked : {ClusterShape{11, 1, 1}, {4, 3, 2}}) {
       if (!cases.takes_next()) continue;
+      const ClusterShape shape = within_limits(tokens, asked);
       Problem problem(tokens - 3, kTileRows * 11, kTileColumns * 6, tokens, shape);
       fill_integers(problem, random);
       put_lists_of_every_length(problem, random);
@@ -255,7 +257,8 @@ TEST(values_of_a_model) {
   for (const int tokens : kWarpgroupTokens)
     for (const int rarity : {500, 40, 25, 8}) {  // lists of one, of more than 32, raw tiles
       if (!cases.takes_next()) continue;
-      const ClusterShape shape = rarity == 40 ? ClusterShape{4, 3, 2} : ClusterShape{6, 1, 2};
+      const ClusterShape shape =
+          within_limits(tokens, rarity == 40 ? ClusterShape{4, 3, 2} : ClusterShape{6, 1, 2});
       Problem problem(tokens - 4, kMachineIsFast ? 270 : 75, 64 * 9, tokens, shape, 24);
       fill_bias(problem, random);
       fill_model(problem, random, rarity);
@@ -300,14 +303,28 @@ TEST(equal_launches_give_equal_bits) {
   Cases cases(12, 2);
   const int64_t n = kMachineIsFast ? 400 : 75;
   for (const int tokens : kWarpgroupTokens)
-    for (const ClusterShape shape : {ClusterShape{3, 3, 2}, {11, 1, 1}}) {
+    for (const ClusterShape asked : {ClusterShape{3, 3, 2}, {11, 1, 1}}) {
       if (!cases.takes_next()) continue;
-      Problem problem(tokens, n, 64 * (kMachineIsFast ? 20 : 7), tokens, shape);
+      Problem problem(tokens, n, 64 * (kMachineIsFast ? 20 : 7), tokens,
+                      within_limits(tokens, asked));
       fill_model(problem, random, 200);
       problem.pack();
       const std::vector<uint16_t> first = run_warpgroup(problem, problem.view());
       for (int turn = 0; turn < (kMachineIsFast ? 3 : 1); ++turn)
         expect_same(run_warpgroup(problem, problem.view()), first, n, name_of(problem));
+    }
+}
+
+// More tokens than the kernel takes: rows of the grid share them out.
+TEST(several_tiles_of_tokens) {
+  Random random(17);
+  Cases cases(9, 5);
+  for (const int tokens : kWarpgroupTokens)
+    for (const int m : {tokens + 1, 2 * tokens, 3 * tokens - 7}) {
+      if (!cases.takes_next()) continue;
+      Problem problem(m, 16 * 5 - 3, 64 * 4, tokens, {3, 1, 1 + m % 2});
+      fill_bias(problem, random);
+      expect_integers_right(problem, random);
     }
 }
 
@@ -337,7 +354,7 @@ TEST(shapes_of_its_own_choice) {
       fill_integers(problem, random);
       problem.pack();
       problem.shape =
-          warpgroup_shape(warpgroup_config(tokens), problem.view(), kCard, kCardSharedBytes);
+          warpgroup_shape(warpgroup_config(tokens), problem.view(), 1, kCard, kCardSharedBytes);
       expect_same(run_warpgroup(problem, problem.view()), integer_product(problem), n,
                   name_of(problem));
     }

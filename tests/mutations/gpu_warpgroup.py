@@ -9,7 +9,9 @@ LAUNCH = "csrc/gemm/warpgroup/launch.hpp"
 PLAN = "csrc/gemm/warpgroup/plan.hpp"
 KERNEL = "csrc/gemm/warpgroup/kernel.hpp"
 TOKENS = "csrc/gemm/warpgroup/tokens.hpp"
+PERMUTE = "csrc/gemm/warpgroup/permute.hpp"
 SUMS = "csrc/gemm/warpgroup/sums.hpp"
+WEIGHTS = "csrc/gemm/warpgroup/weights.hpp"
 SPECIAL = "host_warpgroup_test special_values_reach_the_multiplier"
 LONG = "host_warpgroup_test long_stretches"
 LIMITS = "host_warpgroup_launch_test every_choice_of_a_shape_is_within_the_limits"
@@ -18,15 +20,15 @@ WARPGROUP = [
     Mutant(
         "warpgroup_more_turns_than_columns",
         LAUNCH,
-        "config.columns - 1, columns / blocks}",
-        "config.columns - 1, stretch}",
+        "most_turns(config), columns / blocks}",
+        "most_turns(config), stretch}",
         LIMITS,
     ),
     Mutant(
         "warpgroup_more_memory_than_a_block_has",
         LAUNCH,
-        "if (time >= least || warpgroup_shared_bytes(tokens, shape) > most_shared_bytes) continue;",
-        "if (time >= least) continue;",
+        "if (time >= least || warpgroup_shared_bytes(config.tokens, shape) > most_shared_bytes)",
+        "if (time >= least)",
         LIMITS,
     ),
     Mutant(
@@ -39,15 +41,15 @@ WARPGROUP = [
     Mutant(
         "warpgroup_a_block_without_its_last_group",
         LAUNCH,
-        "(config.groups + 1) * kGroupTileRows * 32",
+        "(config.groups + config.permutes) * kGroupTileRows * 32",
         "config.groups * kGroupTileRows * 32",
         LIMITS,
     ),
     Mutant(
         "warpgroup_memory_for_whole_shares_alone",
         PLAN,
-        "(kPlane + (rows + blocks - 1) / blocks * blocks * kSegmentWords)",
-        "(kPlane + rows * kSegmentWords)",
+        "kPlane + (rows + blocks - 1) / blocks * blocks * kSegmentWords;",
+        "kPlane + rows * kSegmentWords;",
         "host_warpgroup_launch_test what_shares_the_memory_lies_apart",
     ),
     Mutant(
@@ -59,14 +61,14 @@ WARPGROUP = [
     ),
     Mutant(
         "warpgroup_permuted_tokens_not_shown",
-        TOKENS,
+        PERMUTE,
         "    arch::show_to_copies();\n    arch::sync_wave();\n",
         "    arch::sync_wave();\n",
         SPECIAL,
     ),
     Mutant(
         "warpgroup_free_column_not_awaited",
-        TOKENS,
+        PERMUTE,
         "    if (ring.phase > 0) arch::wait_barrier("
         "shared, Plan::kRead + 2 * ring.column, ring.phase - 1);\n",
         "",
@@ -74,7 +76,7 @@ WARPGROUP = [
     ),
     Mutant(
         "warpgroup_free_column_awaited_a_round_late",
-        TOKENS,
+        PERMUTE,
         "    if (ring.phase > 0) arch::wait_barrier("
         "shared, Plan::kRead + 2 * ring.column, ring.phase - 1);\n",
         "    if (ring.phase > 1) arch::wait_barrier("
@@ -91,16 +93,65 @@ WARPGROUP = [
     Mutant(
         "warpgroup_column_of_tokens_not_advanced",
         KERNEL,
-        "    column.advance(turns);\n",
+        "    column.advance(turns, length);\n",
         "",
         SPECIAL,
     ),
     Mutant(
         "warpgroup_tokens_multiplied_before_they_are_permuted",
         KERNEL,
-        "    arch::wait_barrier(shared, Plan::kPermuted + 2 * column.column, column.phase);\n",
+        "    arch::wait_barrier(shared, Plan::kReady + 2 * column.column, column.phase);\n",
         "",
         SPECIAL,
+    ),
+    Mutant(
+        "warpgroup_own_column_of_tokens_not_awaited",
+        TOKENS,
+        "      if (next == t)\n        arch::wait_barrier(read, parity);\n      else if",
+        "      if",
+        LONG,
+    ),
+    Mutant(
+        "warpgroup_column_of_tokens_brought_before_it_is_free",
+        TOKENS,
+        "      else if (!arch::is_over(read, parity))\n        return;\n",
+        "",
+        LONG,
+    ),
+    Mutant(
+        "warpgroup_columns_of_tokens_brought_by_one_wave_alone",
+        TOKENS,
+        "    next += place.row_groups * kGroupTileRows;",
+        "    next += 2 * place.row_groups * kGroupTileRows;",
+        LONG,
+    ),
+    Mutant(
+        "warpgroup_codes_rotated_to_another_pair",
+        WEIGHTS,
+        "(7 - lane % 4 * 4) & 31",
+        "(7 + lane % 4 * 4) & 31",
+        SPECIAL,
+    ),
+    Mutant(
+        "warpgroup_pieces_picked_where_they_are_not",
+        WEIGHTS,
+        "lane / 4 * 64 + lane / 8 * 16 + lane % 4 * 2",
+        "lane / 4 * 64 + lane / 4 % 4 * 16 + lane % 4 * 2",
+        SPECIAL,
+    ),
+    Mutant(
+        "warpgroup_sums_in_the_place_of_tokens_that_are_read",
+        KERNEL,
+        "    arch::sync_cluster();  // all blocks count",
+        "    arch::sync_block();  // all blocks count",
+        "host_warpgroup_test every_number_of_blocks_and_turns",
+    ),
+    Mutant(
+        "warpgroup_outputs_of_the_first_tokens_for_all",
+        SUMS,
+        "arch::block_y() * Plan::kTokens + 16 * part;",
+        "16 * part;",
+        "host_warpgroup_test several_tiles_of_tokens",
     ),
     Mutant(
         "warpgroup_sums_to_the_first_slot",

@@ -20,6 +20,8 @@
 // Not modelled: the order of accesses to global memory, and what needs another order of blocks to
 // show.
 #pragma once
+#include <bit>
+
 #include "csrc/arch/target.hpp"
 
 #define NF12_HOPPER 1
@@ -51,6 +53,7 @@ void show_to_copies();
 void show_barriers();
 void arrive_barrier_of(int rank, const Place& barrier);
 void wait_parity(const Place& barrier, uint32_t parity);
+bool is_over(const Place& barrier, uint32_t parity);
 void sync_lanes(const char* word, int id, int lanes);
 void copy_box(uint32_t blocks, uint32_t to, const void* map, uint32_t barrier, int column, int row);
 void copy_bytes(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier);
@@ -80,6 +83,9 @@ inline Words<count> load_shared_at(uint32_t at) {
   Words<count> out;
   for (int j = 0; j < count; ++j) out.w[j] = host::shared_load(place.array, place.word + j);
   return out;
+}
+inline uint32_t load_shared2(uint32_t at) {
+  return load_shared_at<1>(at & ~2u).w[0] >> at / 2 % 2 * 16 & 0xFFFF;
 }
 inline uint32_t load_shared4(uint32_t at) { return load_shared_at<1>(at).w[0]; }
 inline Words<2> load_shared8(uint32_t at) { return load_shared_at<2>(at); }
@@ -113,6 +119,7 @@ inline void store_transposed(uint32_t row, const Words<4>& pairs) {
   store_shared16(row, words);
 }
 inline void show_to_copies() { host::show_to_copies(); }
+inline void hold(uint32_t&) {}
 
 // ---- barriers ----
 
@@ -135,6 +142,9 @@ inline void expect_bytes(uint32_t barrier, uint32_t bytes) {
 inline void wait_barrier(uint32_t barrier, uint32_t parity) {
   host::wait_parity(host::place_of(barrier, 8), parity);
 }
+inline bool is_over(uint32_t barrier, uint32_t parity) {
+  return host::is_over(host::place_of(barrier, 8), parity);
+}
 template <int lanes>
 inline void sync_lanes() {
   host::sync_lanes("sync_lanes", 1, lanes);
@@ -143,6 +153,10 @@ inline void sync_group(int barrier) { host::sync_lanes("sync_group", barrier, kG
 
 // ---- copies ----
 
+inline void copy16(uint32_t to, const void* p) {
+  const host::Place place = host::place_of(to, 16);
+  copy_shared16_if(true, {place.array}, place.word, p);
+}
 inline void prefetch_map(const void*) {}
 inline void prefetch_bytes(const void* p, uint32_t bytes) {
   host::check_read(p, static_cast<int>(bytes), 16);
@@ -211,6 +225,9 @@ inline void sync_cluster() { host::sync_cluster(); }
 inline uint32_t from_lane(uint32_t value, int lane) {
   return host::meet_wave("from_lane", 0, value, lane);
 }
+inline uint32_t rotate_left(uint32_t value, uint32_t by) {
+  return std::rotl(value, static_cast<int>(by));
+}
 inline uint32_t wave_sum(uint32_t value) {
   const Words<8>* all = host::exchange("wave_sum", {{value, 0, 0, 0, 0, 0, 0, 0}});
   uint32_t sum = 0;
@@ -250,7 +267,7 @@ inline void multiply_shared(float (&d)[count], uint64_t a, uint64_t b, bool add)
 }
 template <int count>
 inline void multiply_fragment(float (&d)[count], const uint32_t (&w)[16], int step, uint64_t b) {
-  static_assert(count % 8 == 0 && count >= 16 && count <= 64);
+  static_assert(count % 8 == 0 && count >= 16 && count <= 128);
   host::multiply(d, count, 0, w + 4 * step, b, true);
 }
 

@@ -27,6 +27,11 @@ namespace nf12::arch {
 
 // ---- shared memory by its address ----
 
+NF12_DEVICE uint32_t load_shared2(uint32_t at) {
+  uint16_t out;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(out) : "r"(at) : "memory");
+  return out;
+}
 NF12_DEVICE uint32_t load_shared4(uint32_t at) {
   uint32_t out;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(out) : "r"(at) : "memory");
@@ -71,6 +76,9 @@ NF12_DEVICE void store_transposed(uint32_t row, const Words<4>& pairs) {
 // every access of the lane, loads from global memory too.
 NF12_DEVICE void show_to_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// Computed once, and not again for every use.
+NF12_DEVICE void hold(uint32_t& value) { asm volatile("" : "+r"(value)); }
+
 // ---- barriers ----
 
 NF12_DEVICE void open_barrier(uint32_t barrier, int arrivals) {
@@ -107,6 +115,17 @@ NF12_DEVICE void wait_barrier(uint32_t barrier, uint32_t parity) {
         : "memory");
   } while (over == 0);
 }
+// Whether it is.
+NF12_DEVICE bool is_over(uint32_t barrier, uint32_t parity) {
+  uint32_t over;
+  asm volatile(
+      "{\n.reg .pred over;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 over, [%1], %2;\nselp.u32 %0, 1, 0, over;\n}"
+      : "=r"(over)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return over != 0;
+}
 // Of the first `lanes` of a block.
 template <int lanes>
 NF12_DEVICE void sync_lanes() {
@@ -119,6 +138,9 @@ NF12_DEVICE void sync_group(int barrier) {
 
 // ---- copies ----
 
+NF12_DEVICE void copy16(uint32_t to, const void* p) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(p) : "memory");
+}
 NF12_DEVICE void prefetch_map(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
@@ -233,6 +255,9 @@ NF12_DEVICE void sync_cluster() {
 NF12_DEVICE uint32_t from_lane(uint32_t value, int lane) {
   return __shfl_sync(0xFFFFFFFFu, value, lane);
 }
+NF12_DEVICE uint32_t rotate_left(uint32_t value, uint32_t by) {
+  return __funnelshift_l(value, value, by);
+}
 NF12_DEVICE uint32_t wave_sum(uint32_t value) { return __reduce_add_sync(0xFFFFFFFFu, value); }
 
 // ---- registers of a warpgroup ----
@@ -342,6 +367,18 @@ NF12_DEVICE void multiply_fragment(float (&d)[48], const uint32_t (&w)[16], int 
 NF12_DEVICE void multiply_fragment(float (&d)[64], const uint32_t (&w)[16], int step, uint64_t b) {
   asm volatile(NF12_MULTIPLY("128", NF12_NAMES_0 NF12_NAMES_32, "%64, %65, %66, %67", "%68")
                : NF12_SUMS_32(d, 0), NF12_SUMS_32(d, 32)
+               : NF12_FRAGMENT(w, step, b));
+}
+NF12_DEVICE void multiply_fragment(float (&d)[96], const uint32_t (&w)[16], int step, uint64_t b) {
+  asm volatile(
+      NF12_MULTIPLY("192", NF12_NAMES_0 NF12_NAMES_32 NF12_NAMES_64, "%96, %97, %98, %99", "%100")
+      : NF12_SUMS_32(d, 0), NF12_SUMS_32(d, 32), NF12_SUMS_32(d, 64)
+      : NF12_FRAGMENT(w, step, b));
+}
+NF12_DEVICE void multiply_fragment(float (&d)[128], const uint32_t (&w)[16], int step, uint64_t b) {
+  asm volatile(NF12_MULTIPLY("256", NF12_NAMES_0 NF12_NAMES_32 NF12_NAMES_64 NF12_NAMES_96,
+                             "%128, %129, %130, %131", "%132")
+               : NF12_SUMS_32(d, 0), NF12_SUMS_32(d, 32), NF12_SUMS_32(d, 64), NF12_SUMS_32(d, 96)
                : NF12_FRAGMENT(w, step, b));
 }
 #undef NF12_FRAGMENT

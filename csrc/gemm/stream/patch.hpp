@@ -24,8 +24,8 @@ NF12_DEVICE int decoded_word(const DecodedPlace& place, int owner, int slot) {
 }
 
 // Which 16 bits of shared memory an entry replaces.
+template <typename Fragments>
 NF12_DEVICE int decoded_half(const DecodedPlace& place, const Escape& escape) {
-  using arch::Fragments;
   const int row = static_cast<int>(escape.position / kTileColumns);
   const int column = static_cast<int>(escape.position % kTileColumns);
   return 2 * decoded_word(place, Fragments::owner(row, column), Fragments::slot(row, column)) +
@@ -33,12 +33,13 @@ NF12_DEVICE int decoded_half(const DecodedPlace& place, const Escape& escape) {
 }
 
 // `mine`: entry lane() of the list, fetched a tile ahead; the rest of a long one is read here.
+template <typename Fragments>
 NF12_DEVICE void patch_list(const arch::Shared<uint32_t>& shared, const DecodedPlace& place,
                             const uint32_t* entries, int count, uint32_t mine,
                             uint32_t (&w)[kLanePairs]) {
   const int lane = arch::lane();
   const Escape own = Escape::from_bits(mine);
-  const int half = decoded_half(place, own);
+  const int half = decoded_half<Fragments>(place, own);
   arch::sync_wave();  // every lane has read its part of the encoded tile
   NF12_UNROLL
   for (int i = 0; i < kLanePairs; i += 4)
@@ -48,7 +49,7 @@ NF12_DEVICE void patch_list(const arch::Shared<uint32_t>& shared, const DecodedP
   if (lane < count) arch::store_shared2(shared, half, own.value);
   if (lane + arch::kWave < count) {
     const Escape far = Escape::from_bits(arch::load_words<1>(entries + lane + arch::kWave).w[0]);
-    arch::store_shared2(shared, decoded_half(place, far), far.value);
+    arch::store_shared2(shared, decoded_half<Fragments>(place, far), far.value);
   }
   arch::sync_wave();
   NF12_UNROLL

@@ -1,6 +1,8 @@
 // Tiles of a wave that come one after the other through shared memory, and the escapes of each:
 // index words 32 tiles ahead, a list's entries one tile ahead.
 #pragma once
+#include <type_traits>
+
 #include "csrc/gemm/matrix/weights.hpp"
 #include "csrc/gemm/stream/patch.hpp"
 
@@ -68,17 +70,31 @@ NF12_DEVICE LaneTile read_tile(const arch::Shared<uint32_t>& shared, int stage_w
   return out;
 }
 
+// patch_raw of fragments that are single pairs.
+template <typename Fragments>
+NF12_DEVICE void take_raw(const uint32_t* values, uint32_t (&w)[kLanePairs]) {
+  const int lane = arch::lane();
+  NF12_UNROLL
+  for (int i = 0; i < kLanePairs; ++i)
+    w[i] = arch::load_words<1>(
+               values + (Fragments::row(lane, i) * kTileColumns + Fragments::column(lane, i)) / 2)
+               .w[0];
+}
+
 // Escapes of tile t, decoded in `w`; makes ready for the next of `count` tiles.
+template <typename Fragments = arch::Fragments>
 NF12_DEVICE void patch_next(const PackedView& weight, const arch::Shared<uint32_t>& shared,
                             const DecodedPlace& place, int t, int count, TileIndex& index,
                             uint32_t (&w)[kLanePairs]) {
   if (index.listed & 1) {
     const IndexWord word = IndexWord::from_bits(arch::broadcast(index.own, t % arch::kWave));
     const uint32_t* entries = weight.escapes + int64_t{word.quad} * kEntriesPerQuad;
-    if (word.is_raw())
+    if (!word.is_raw())
+      patch_list<Fragments>(shared, place, entries, static_cast<int>(word.count), index.entry, w);
+    else if constexpr (std::is_same_v<Fragments, arch::Fragments>)
       patch_raw(entries, w);
     else
-      patch_list(shared, place, entries, static_cast<int>(word.count), index.entry, w);
+      take_raw<Fragments>(entries, w);
   }
   index.listed >>= 1;
   if (index.listed & 1) fetch_entries(weight, index, t + 1);

@@ -1,16 +1,17 @@
-// GEMM for 17 to 128 tokens on the matrix unit of sm_90a: y[t, j] = sum_k x[t, k] W[j, k], bound by
-// the bytes of the weights; by shared memory from 96 tokens on.
+// GEMM for 17 to 256 tokens on the matrix unit of sm_90a: y[t, j] = sum_k x[t, k] W[j, k], bound by
+// the bytes of the weights; past 128 tokens by what a wave does for a tile.
 //
 // What the cluster kernel does, with instructions that four waves issue together and that read x
 // from shared memory once for 64 rows of W instead of 16:
 //
 //   - A cluster of blocks owns some tile rows and shares out their tile columns: block r of the
-//     cluster has one stretch of every row.
+//     cluster has one stretch of every row. Past the kernel's number of tokens, rows of the grid
+//     share out the tokens.
 //   - A wave has a tile row, four waves are a group; groups own rows of their own, or take turns at
 //     the columns of the same ones. A wave's tiles travel to a ring of its own by asynchronous
-//     copies. Decoded, a lane's weights are its A fragments: they stay in registers, in two sets,
-//     so that a tile is decoded while the one before is multiplied.
-//   - One more group brings x and permutes it to the order of the fragments (tokens.hpp).
+//     copies. Decoded, a lane's weights are its A fragments: they stay in registers.
+//   - The tensor unit brings x. Up to 96 tokens one more group permutes it to the order in which
+//     lanes decode (permute.hpp), past that lanes decode in the order of x (weights.hpp).
 //   - At the end the sums of a tile row meet in the block that adds them up (sums.hpp).
 //
 //        payload --> rings of the waves --> registers (A) --+
@@ -28,69 +29,81 @@
 // groups by turn, the blocks ascending. Equal launches give equal bits. Not handled
 // (warpgroup_takes): k off a multiple of 64, x off 16 bytes, rows of x that overlap.
 #pragma once
-#include "csrc/gemm/stream/tiles.hpp"
+#include "csrc/gemm/warpgroup/permute.hpp"
 #include "csrc/gemm/warpgroup/sums.hpp"
+#include "csrc/gemm/warpgroup/weights.hpp"
 
 namespace nf12 {
 
 // The waves that multiply. `tile`: the first of a wave's, `index` its word.
 template <WarpgroupConfig config>
-NF12_DEVICE void multiply_tiles(const PackedView& weight, const WarpgroupPlace& place, int turns,
+NF12_DEVICE void multiply_tiles(const WarpgroupParams& p, const WarpgroupPlace& place,
                                 const arch::Shared<uint32_t>& shared, const uint8_t* tile,
                                 TileIndex& index, float (&sums)[WarpgroupPlan<config>::kSums]) {
   using Plan = WarpgroupPlan<config>;
   constexpr int kAhead = Plan::kStages - 1;
+  const PackedView& weight = p.cluster.gemm.weight;
+  const int turns = p.cluster.turns;
   const int ring = Plan::kRings + place.wave * Plan::kRingWords;
   const int rest = Plan::kRest + place.wave * kRestWords;
-  int next = 0;  // word of the stage that is copied to next
-  const auto copy_next = [&](bool wanted) {
-    copy_tile(wanted && place.has_row, shared, ring + next, tile);
+  WaveTiles<Plan::kPermutes> tiles(shared);
+  constexpr int kLastStage = kAhead * Plan::kTileWords;
+  const auto copy_next = [&](bool wanted, int stage) {
+    tiles.copy(wanted && place.has_row, ring + stage, tile);
     arch::close_copies();
     tile += turns * kTileBytes;
-    next = next == kAhead * Plan::kTileWords ? 0 : next + Plan::kTileWords;
   };
+  const bool brings = !Plan::kPermutes && arch::lane() == 0;
+  int brought = first_brought(place, turns);
+  if (brings) bring_tokens<config>(p, place, 0, shared, brought);
   NF12_UNROLL
-  for (int t = 0; t < kAhead; ++t) copy_next(t < place.count);
+  for (int t = 0; t < kAhead; ++t) copy_next(t < place.count, t * Plan::kTileWords);
   open_index(weight, index, 0);
 
-  const DecodeConstants mask;
-  const uint64_t tokens = arch::operand_at(arch::shared_address(shared, Plan::kTokenRing));
-  TokenRing<config> column;
-  column.advance(place.turn);
+  const uint32_t tokens = arch::shared_address(shared, Plan::kTokenRing);
+  const int length = ring_length<config>(turns);
+  RingPlace column = {.column = place.turn};
   int stage = 0, before = -1;
+  // All that was multiplied so far is over: its weights' registers are free, and its column of x.
+  const auto finish = [&] {
+    arch::await_products<0>();
+    if (before >= 0 && arch::lane() == 0) arch::arrive_barrier(shared, Plan::kRead + 2 * before);
+  };
   const auto step = [&](int t, uint32_t (&w)[kLanePairs]) {
     arch::await_copies_but<kAhead - 1>();
     arch::sync_wave();  // the lanes see each other's copies, and have read the stage before
-    copy_next(t + kAhead < place.count);
+    copy_next(t + kAhead < place.count, stage == 0 ? kLastStage : stage - Plan::kTileWords);
+    if constexpr (Plan::kSets == 1) finish();
     if (place.has_row) {
       const DecodedPlace here = {ring + stage, rest};
-      decode_tile(read_tile(shared, here.tile), mask, w);
-      patch_next(weight, shared, here, t, place.count, index, w);
+      tiles.decode(here.tile, w);
+      patch_next<typename WaveTiles<Plan::kPermutes>::Fragments>(weight, shared, here, t,
+                                                                 place.count, index, w);
     }
-    // Now, and not when it is multiplied: the copies of x may wait for this column before they
-    // bring the next one.
-    arch::await_products<0>();
-    if (before >= 0 && arch::lane() == 0) arch::arrive_barrier(shared, Plan::kRead + 2 * before);
-    arch::wait_barrier(shared, Plan::kPermuted + 2 * column.column, column.phase);
-    const uint64_t x = tokens + column.column * (4 * Plan::kColumnWords / 16);
+    // Now, and not when the next tile is multiplied: the copies of x may wait for that column
+    // before they bring the one that this tile needs.
+    if constexpr (Plan::kSets == 2) finish();
+    if (brings) bring_tokens<config>(p, place, t, shared, brought);
+    arch::wait_barrier(shared, Plan::kReady + 2 * column.column, column.phase);
+    const uint64_t x = arch::operand_at(tokens + column.column * (4 * Plan::kColumnWords));
     arch::open_products();
     NF12_UNROLL
     for (int i = 0; i < arch::kFragmentSteps; ++i)
       arch::multiply_fragment(sums, w, i, x + i * arch::kOperandStep);
     arch::close_products();
     before = column.column;
-    stage = stage == kAhead * Plan::kTileWords ? 0 : stage + Plan::kTileWords;
-    column.advance(turns);
+    stage = stage == kLastStage ? 0 : stage + Plan::kTileWords;
+    column.advance(turns, length);
   };
-  uint32_t even[kLanePairs] = {}, odd[kLanePairs] = {};
+  uint32_t w[Plan::kSets][kLanePairs] = {};
   NF12_NO_UNROLL
-  for (int t = 0; t < place.count; t += 2) {
-    step(t, even);
-    if (t + 1 < place.count) step(t + 1, odd);
+  for (int t = 0; t < place.count; t += Plan::kSets) {
+    step(t, w[0]);
+    if constexpr (Plan::kSets == 2)
+      if (t + 1 < place.count) step(t + 1, w[1]);
   }
-  arch::await_products<0>();
+  finish();
   arch::settle_sums(sums);
-  if (before >= 0 && arch::lane() == 0) arch::arrive_barrier(shared, Plan::kRead + 2 * before);
 }
 
 // Before the wait: the first tiles to the L2, and all barriers.
@@ -105,10 +118,12 @@ NF12_DEVICE void open_block(const WarpgroupParams& p, const WarpgroupPlace& plac
     if (lane < kTileBytes / 128) arch::prefetch(tile + 128 * lane);
     if (lane == 0) arch::prefetch(index.words);
   }
-  if (place.wave == Plan::kWaves && lane == 0) arch::prefetch_map(&p.x_map);
+  if (thread == (Plan::kThreads - 1) / arch::kGroupLanes * arch::kGroupLanes)
+    arch::prefetch_map(&p.x_map);
   if (thread < Plan::kColumns) {
     arch::open_barrier(shared, Plan::kCopied + 2 * thread, 1);
-    arch::open_barrier(shared, Plan::kPermuted + 2 * thread, Plan::kPermuters);
+    if constexpr (Plan::kPermutes)
+      arch::open_barrier(shared, Plan::kReady + 2 * thread, Plan::kPermuters);
     arch::open_barrier(shared, Plan::kRead + 2 * thread, place.row_groups * kGroupTileRows);
   }
   if (thread == 0) {
@@ -116,7 +131,7 @@ NF12_DEVICE void open_block(const WarpgroupParams& p, const WarpgroupPlace& plac
     arch::open_barrier(shared, Plan::kGathered, 1 + owned);
     arch::expect_bytes(shared, Plan::kGathered, owned * (blocks - 1) * Plan::kSegmentWords * 4);
   }
-  if (blocks > 1)
+  if (blocks > 1 && !Plan::kSumsReplaceTokens)
     arch::arrive_cluster();
   else
     arch::show_barriers();
@@ -142,7 +157,7 @@ NF12_DEVICE void warpgroup_gemm(const WarpgroupParams& all) {
   open_block<config>(all, place, shared, tile, index);
   arch::sync_block();
   arch::await_predecessor();
-  if (place.wave >= Plan::kWaves) {
+  if (Plan::kPermutes && place.wave >= Plan::kWaves) {
     if constexpr (Plan::kTradesRegisters) arch::give_registers<Plan::kTokenRegisters>();
     const int own = place.wave - Plan::kWaves;
     if (own == 0 && arch::lane() == 0) copy_tokens<config>(all, place, shared);
@@ -153,10 +168,13 @@ NF12_DEVICE void warpgroup_gemm(const WarpgroupParams& all) {
   float sums[Plan::kSums] = {};
   if (place.count > 0) {
     load_index(index, 0, place.has_row ? place.count : 0);
-    multiply_tiles<config>(weight, place, p.turns, shared, tile, index, sums);
+    multiply_tiles<config>(all, place, shared, tile, index, sums);
   }
   if (p.turns > 1) join_turns<config>(p, place, shared, sums);
-  if (p.gemm.splits > 1) arch::wait_cluster();  // all blocks run, and count what comes
+  if constexpr (Plan::kSumsReplaceTokens)
+    arch::sync_cluster();  // all blocks count what comes, and none reads x any more
+  else if (p.gemm.splits > 1)
+    arch::wait_cluster();  // all blocks run, and count what comes
   const bool hands_over = place.has_row && place.turn == 0;
   if (hands_over) hand_over<config>(p.gemm.splits, place, shared, sums);
   arch::wait_barrier(shared, Plan::kGathered, 0);

@@ -95,7 +95,8 @@ NF12_DEVICE void store_outputs(const GemmParams& p, const WarpgroupPlace& place,
   NF12_NO_UNROLL
   for (int item = place.wave; item < owned * kParts; item += Plan::kWaves) {
     const int slot = item / kParts, part = item % kParts;
-    if (16 * part >= p.m) continue;
+    const int first_token = arch::block_y() * Plan::kTokens + 16 * part;
+    if (first_token >= p.m) continue;
     const int first = (place.first_row + slot * blocks + place.rank) * kTileRows;
     float bias[2] = {kNoBias, kNoBias};
     if (p.bias != nullptr) {
@@ -123,7 +124,7 @@ NF12_DEVICE void store_outputs(const GemmParams& p, const WarpgroupPlace& place,
     arch::store_transposed(staging + (8 * (lane / 16) + lane % 8) * 32 + lane / 8 % 2 * 16, pairs);
     arch::sync_wave();
     const arch::Words<4> out = arch::load_shared16(staging + 16 * lane);
-    const int token = 16 * part + lane / 2, row = first + lane % 2 * 8;
+    const int token = first_token + lane / 2, row = first + lane % 2 * 8;
     if (token >= p.m) continue;
     uint16_t* to = p.y + token * p.y_stride + row;
     if (aligned && row + 8 <= n) {

@@ -1,17 +1,6 @@
-// How x comes: boxes of the tensor unit into a ring, as far ahead as it allows, and then each
-// column of the ring permuted in place.
-//
-// A lane that decodes holds 16 neighbouring columns of a row. The matrix unit takes 16 columns a
-// step and wants a lane to have four of them: so step s multiplies columns 4 s .. 4 s + 3 of all
-// four lanes, and x has its columns in that order (a bijection of 64; the sum may take any):
-//
-//     column 16 t + 4 s + 2 h + i   lies at   16 s + 8 h + 2 t + i         t, s < 4; h, i < 2
-//
-// In pieces of 16 bytes, of four words: word c % 4 of pieces (c / 4, c / 4 + 2, .. + 6) become the
-// words of piece c. The tensor unit moves no less than a piece, so waves do it: a lane reads
-// four pieces and writes four. Copies of four bytes that go where they belong at once take
-// 15 cycles a warp's instruction, which is twice as long as the weights of a column (H200,
-// 2026-11-30).
+// How x comes: boxes of the tensor unit into a ring, as far ahead as it allows. Up to 96 tokens
+// waves of their own have it brought, and permute it (permute.hpp); past that, here, the waves that
+// multiply have it brought between their steps, and decode in its order (weights.hpp).
 #pragma once
 #include "csrc/arch/hopper.hpp"
 #include "csrc/gemm/warpgroup/params.hpp"
@@ -20,88 +9,70 @@
 
 namespace nf12 {
 
-// Place in the ring of x. Everybody meets the columns in order, so the parity of a phase tells it
-// from the one before.
-template <WarpgroupConfig config>
-struct TokenRing {
+// A column of the ring of x, and which of its phases. Barriers tell a phase from the one before
+// only, by its parity:
+//
+//   permuted    Everybody meets the columns in order, and what is permuted is so in that order.
+//   as it comes   Copies land in any order. So a turn has the same columns round after round, a
+//                 power of two of them: whoever waits for a phase has seen the one before.
+struct RingPlace {
   int column = 0, phase = 0;
-  NF12_DEVICE void advance(int by) {
+  NF12_DEVICE void advance(int by, int length) {
     column += by;
-    if (column >= WarpgroupPlan<config>::kColumns)
-      column -= WarpgroupPlan<config>::kColumns, ++phase;
+    if (column >= length) column -= length, ++phase;
   }
 };
+template <WarpgroupConfig config>
+NF12_DEVICE int ring_shift(int turns) {
+  constexpr int kShift = WarpgroupPlan<config>::kColumns == 8 ? 3 : 2;
+  return kShift - (turns > 2 ? 2 : turns - 1);
+}
+template <WarpgroupConfig config>
+NF12_DEVICE int ring_length(int turns) {
+  using Plan = WarpgroupPlan<config>;
+  return Plan::kPermutes ? Plan::kColumns : turns << ring_shift<config>(turns);
+}
 
 // One lane.
 template <WarpgroupConfig config>
-NF12_DEVICE void copy_tokens(const WarpgroupParams& p, const WarpgroupPlace& place,
-                             const arch::Shared<uint32_t>& shared) {
+NF12_DEVICE void copy_column(const WarpgroupParams& p, const WarpgroupPlace& place, int t,
+                             int column, const arch::Shared<uint32_t>& shared) {
   using Plan = WarpgroupPlan<config>;
-  TokenRing<config> ring;
-  NF12_NO_UNROLL
-  for (int t = 0; t < place.columns; ++t) {
-    const uint32_t copied = arch::shared_address(shared, Plan::kCopied + 2 * ring.column);
-    if (ring.phase > 0) arch::wait_barrier(shared, Plan::kRead + 2 * ring.column, ring.phase - 1);
-    arch::expect_bytes(copied, 4 * Plan::kColumnWords);
-    arch::copy_box(
-        arch::shared_address(shared, Plan::kTokenRing + ring.column * Plan::kColumnWords), &p.x_map,
-        copied, (place.begin + t) * kTileColumns, 0);
-    ring.advance(1);
-  }
+  const uint32_t copied = arch::shared_address(shared, Plan::kCopied + 2 * column);
+  arch::expect_bytes(copied, 4 * Plan::kColumnWords);
+  arch::copy_box(arch::shared_address(shared, Plan::kTokenRing + column * Plan::kColumnWords),
+                 &p.x_map, copied, (place.begin + t) * kTileColumns,
+                 arch::block_y() * Plan::kTokens);
 }
 
-template <int words>
-NF12_DEVICE arch::Words<words> load_piece(uint32_t at) {
-  if constexpr (words == 4)
-    return arch::load_shared16(at);
-  else
-    return arch::load_shared8(at);
+// To bring a column takes a lane 300 cycles, for which the other waves of its group wait (H200,
+// 2026-11-30). So the waves that multiply by the same columns bring them in turn.
+NF12_DEVICE int first_brought(const WarpgroupPlace& place, int turns) {
+  return place.group / turns * kGroupTileRows + place.wave % kGroupTileRows;
 }
 
-// A whole wave, one of kPermuters: every so many tokens of a column, 16 at a time. A lane has the
-// even pieces of a row or the odd ones; where registers are few (kPieceWords 2) half of each, and a
-// wave eight tokens. Whoever accesses at once is in different banks. Where a piece lies in its row
-// is an exclusive or, so all pieces of a lane follow from its first one.
+// One lane, before its wave waits for the column of step t: `next`, the first of the steps whose
+// columns it has to bring, if that has to be on its way now or there is room, and those after it.
+// The wave has seen the columns of all steps before t, so of the barrier's phases the one that is
+// asked for is the last one or this.
 template <WarpgroupConfig config>
-NF12_DEVICE void permute_tokens(const WarpgroupPlace& place, int permuter,
-                                const arch::Shared<uint32_t>& shared) {
+NF12_DEVICE void bring_tokens(const WarpgroupParams& p, const WarpgroupPlace& place, int t,
+                              const arch::Shared<uint32_t>& shared, int& next) {
   using Plan = WarpgroupPlan<config>;
-  constexpr int kWords = Plan::kPieceWords, kTogether = Plan::kTogether;
-  constexpr int kRows = 4 * kWords, kStep = kRows * Plan::kPermuters;
-  constexpr bool kEven = Plan::kTokens % (kTogether * kStep) == 0;
-  const int lane = arch::lane();
-  const uint32_t row = lane % 8 + (kWords == 4 ? lane / 16 * 8 : 0);
-  const uint32_t parity = kWords == 4 ? lane / 8 % 2 : lane / 16;
-  const uint32_t word = kWords == 4 ? 0 : lane / 8 % 2 * kWords;
-  const uint32_t from = block_byte(row, 8 * parity + 2 * word);
-  const uint32_t to = block_byte(row, 8 * (4 * parity + word));
-  TokenRing<config> ring;
+  const int turns = p.cluster.turns, shift = ring_shift<config>(turns);
   NF12_NO_UNROLL
-  for (int t = 0; t < place.columns; ++t) {
-    arch::wait_barrier(shared, Plan::kCopied + 2 * ring.column, ring.phase);
-    const uint32_t column =
-        arch::shared_address(shared, Plan::kTokenRing + ring.column * Plan::kColumnWords);
-    NF12_NO_UNROLL
-    for (int token = kRows * permuter; token < Plan::kTokens; token += kTogether * kStep) {
-      const uint32_t tokens = column + 128 * token;
-      arch::Words<kWords> in[kTogether][4];
-      NF12_UNROLL
-      for (int i = 0; i < kTogether; ++i) NF12_UNROLL
-      for (int q = 0; q < 4; ++q)
-        if (kEven || token + i * kStep < Plan::kTokens)
-          in[i][q] = load_piece<kWords>(((tokens + from) ^ 32u * q) + i * kStep * 128);
-      arch::sync_wave();
-      NF12_UNROLL
-      for (int i = 0; i < kTogether; ++i) NF12_UNROLL
-      for (int j = 0; j < kWords; ++j)
-        if (kEven || token + i * kStep < Plan::kTokens)
-          arch::store_shared16(((tokens + to) ^ 16u * j) + i * kStep * 128,
-                               {{in[i][0].w[j], in[i][1].w[j], in[i][2].w[j], in[i][3].w[j]}});
+  while (next < t + (1 << shift) && next < place.count) {
+    const int column = place.turn + (next & ((1 << shift) - 1)) * turns, phase = next >> shift;
+    const uint32_t read = arch::shared_address(shared, Plan::kRead + 2 * column);
+    const uint32_t parity = (phase - 1) & 1;
+    if (phase > 0) {
+      if (next == t)
+        arch::wait_barrier(read, parity);
+      else if (!arch::is_over(read, parity))
+        return;
     }
-    arch::show_to_copies();
-    arch::sync_wave();
-    if (lane == 0) arch::arrive_barrier(shared, Plan::kPermuted + 2 * ring.column);
-    ring.advance(1);
+    copy_column<config>(p, place, place.turn + next * turns, column, shared);
+    next += place.row_groups * kGroupTileRows;
   }
 }
 

@@ -1,4 +1,4 @@
-// Every instance of the warpgroup kernel: nf12_gemm_warpgroup_t32 to _t128, for sm_90a.
+// Every instance of the warpgroup kernel: nf12_gemm_warpgroup_t32 to _t256, for sm_90a.
 // Compiled once per GPU target (see targets.json), never by the host compiler of the library.
 #include "csrc/arch/hopper.hpp"
 #include "csrc/gemm/warpgroup/instances/configs.hpp"
@@ -19,6 +19,8 @@ NF12_WARPGROUP(64)
 NF12_WARPGROUP(80)
 NF12_WARPGROUP(96)
 NF12_WARPGROUP(128)
+NF12_WARPGROUP(192)
+NF12_WARPGROUP(256)
 
 }  // namespace nf12
 #endif
