@@ -195,6 +195,20 @@ TEST(long_stretches) {
     }
 }
 
+// Every wave of a full block brings columns of x, each the next but so many.
+TEST(long_stretches_of_full_blocks) {
+  Random random(18);
+  Cases cases(3, 2);
+  for (const int tokens : kWarpgroupTokens)
+    for (int turns = 1; turns <= turns_of(tokens); ++turns) {
+      if (warpgroup_config(tokens).permutes || !cases.takes_next()) continue;
+      const ClusterShape shape =
+          within_limits(tokens, {groups_of(tokens) / turns * kGroupTileRows, turns, 1});
+      Problem problem(17, 16 * shape.rows, 64 * 41 * turns, tokens, shape);
+      expect_integers_right(problem, random);
+    }
+}
+
 // A block with fewer columns than turns: some groups idle.
 TEST(fewer_columns_than_turns) {
   Random random(7);

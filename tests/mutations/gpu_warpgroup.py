@@ -107,14 +107,14 @@ WARPGROUP = [
     Mutant(
         "warpgroup_own_column_of_tokens_not_awaited",
         TOKENS,
-        "      if (next == t)\n        arch::wait_barrier(read, parity);\n      else if",
+        "      if (next == t)\n        arch::wait_barrier(shared, read, phase - 1);\n      else if",
         "      if",
         LONG,
     ),
     Mutant(
         "warpgroup_column_of_tokens_brought_before_it_is_free",
         TOKENS,
-        "      else if (!arch::is_over(read, parity))\n        return;\n",
+        "      else if (!arch::is_over(shared, read, phase - 1))\n        return;\n",
         "",
         LONG,
     ),

@@ -181,18 +181,6 @@ void wait_parity(const Place& place, uint32_t parity) {
   wait_barrier(place.array, place.word, last->second);
 }
 
-// A phase that is over was waited for.
-bool is_over(const Place& place, uint32_t parity) {
-  const Barrier& barrier = barrier_at(place.array, place.word, "asks");
-  const auto last = self().waited.find(barrier.id);
-  int phase = -static_cast<int>(parity);
-  if (last != self().waited.end())
-    phase = last->second + ((last->second & 1) != static_cast<int>(parity));
-  if (phase >= barrier.phase) return false;
-  wait_parity(place, parity);
-  return true;
-}
-
 void sync_lanes(const char* word, int id, int lanes) {
   meet(State::kAtLanes, {word, static_cast<uint64_t>(lanes << 8 | id)}, true);
 }

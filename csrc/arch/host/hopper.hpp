@@ -53,7 +53,6 @@ void show_to_copies();
 void show_barriers();
 void arrive_barrier_of(int rank, const Place& barrier);
 void wait_parity(const Place& barrier, uint32_t parity);
-bool is_over(const Place& barrier, uint32_t parity);
 void sync_lanes(const char* word, int id, int lanes);
 void copy_box(uint32_t blocks, uint32_t to, const void* map, uint32_t barrier, int column, int row);
 void copy_bytes(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier);
@@ -142,8 +141,8 @@ inline void expect_bytes(uint32_t barrier, uint32_t bytes) {
 inline void wait_barrier(uint32_t barrier, uint32_t parity) {
   host::wait_parity(host::place_of(barrier, 8), parity);
 }
-inline bool is_over(uint32_t barrier, uint32_t parity) {
-  return host::is_over(host::place_of(barrier, 8), parity);
+inline bool is_over(const Shared<uint32_t>& shared, int i, int phase) {
+  return host::is_over(shared.array, i, phase);
 }
 template <int lanes>
 inline void sync_lanes() {

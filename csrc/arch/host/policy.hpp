@@ -46,6 +46,7 @@ void arrive_barrier(SharedArray* array, int i);
 void arrive_barrier_with_copies(SharedArray* array, int i);
 void expect_bytes(SharedArray* array, int i, int bytes);
 void wait_barrier(SharedArray* array, int i, int phase);
+bool is_over(SharedArray* array, int i, int phase);
 void send_shared(int rank, SharedArray* array, int i, int barrier, const Words<2>& words);
 // Throws unless [p, p + bytes) lies in a registered buffer and p is aligned to `alignment`.
 void check_read(const void* p, int bytes, int alignment);

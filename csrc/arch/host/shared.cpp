@@ -330,16 +330,31 @@ void expect_bytes(SharedArray* array, int i, int bytes) {
   arrive_barrier(array, i);
 }
 
+namespace {
+
+// Of what a lane asks about the phase.
+void check_phase(const Barrier& barrier, int phase, bool is_past) {
+  const bool is_wrong = is_past ? phase + 1 < barrier.phase : phase > barrier.phase;
+  if (!is_wrong) return;
+  std::ostringstream text;
+  text << "waits for phase " << phase << " of the barrier at "
+       << name_of_word(barrier.array, barrier.word) << ", which is "
+       << (is_past ? "already in" : "only in") << " phase " << barrier.phase
+       << ": a barrier tells only odd phases from even ones";
+  report(text.str());
+}
+
+void know_phase(const Barrier& barrier, int phase) {
+  check_phase(barrier, phase, true);
+  self().known.join(barrier.over);
+  self().known.raise_barrier(barrier.id, phase + 1);
+}
+
+}  // namespace
+
 void wait_barrier(SharedArray* array, int i, int phase) {
   Barrier& barrier = barrier_at(array, i, "waits at");
-  const auto report_phase = [&](const char* what) {
-    std::ostringstream text;
-    text << "waits for phase " << phase << " of the barrier at " << name_of_word(array, i)
-         << ", which is " << what << " phase " << barrier.phase
-         << ": a barrier tells only odd phases from even ones";
-    report(text.str());
-  };
-  if (phase > barrier.phase) report_phase("only in");
+  check_phase(barrier, phase, false);
   Fiber& fiber = self();
   if (phase == barrier.phase) {
     fiber.barrier = &barrier;
@@ -347,9 +362,15 @@ void wait_barrier(SharedArray* array, int i, int phase) {
     barrier.waiting.push_back(current->running);
     meet(State::kAtBarrier, {"wait_barrier", static_cast<uint64_t>(phase)});
   }
-  if (phase + 1 < barrier.phase) report_phase("already in");
-  fiber.known.join(barrier.over);
-  fiber.known.raise_barrier(barrier.id, phase + 1);
+  know_phase(barrier, phase);
+}
+
+bool is_over(SharedArray* array, int i, int phase) {
+  const Barrier& barrier = barrier_at(array, i, "asks");
+  check_phase(barrier, phase, false);
+  if (phase == barrier.phase) return false;
+  know_phase(barrier, phase);
+  return true;
 }
 
 // The same array of another block of the cluster.

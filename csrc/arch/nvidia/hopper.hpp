@@ -115,14 +115,14 @@ NF12_DEVICE void wait_barrier(uint32_t barrier, uint32_t parity) {
         : "memory");
   } while (over == 0);
 }
-// Whether it is.
-NF12_DEVICE bool is_over(uint32_t barrier, uint32_t parity) {
+// Whether the phase is over, that barrier i is in or was in last.
+NF12_DEVICE bool is_over(const Shared<uint32_t>& shared, int i, int phase) {
   uint32_t over;
   asm volatile(
       "{\n.reg .pred over;\n"
       "mbarrier.test_wait.parity.shared::cta.b64 over, [%1], %2;\nselp.u32 %0, 1, 0, over;\n}"
       : "=r"(over)
-      : "r"(barrier), "r"(parity)
+      : "r"(shared_address(shared, i)), "r"(phase & 1)
       : "memory");
   return over != 0;
 }

@@ -63,12 +63,11 @@ NF12_DEVICE void bring_tokens(const WarpgroupParams& p, const WarpgroupPlace& pl
   NF12_NO_UNROLL
   while (next < t + (1 << shift) && next < place.count) {
     const int column = place.turn + (next & ((1 << shift) - 1)) * turns, phase = next >> shift;
-    const uint32_t read = arch::shared_address(shared, Plan::kRead + 2 * column);
-    const uint32_t parity = (phase - 1) & 1;
+    const int read = Plan::kRead + 2 * column;
     if (phase > 0) {
       if (next == t)
-        arch::wait_barrier(read, parity);
-      else if (!arch::is_over(read, parity))
+        arch::wait_barrier(shared, read, phase - 1);
+      else if (!arch::is_over(shared, read, phase - 1))
         return;
     }
     copy_column<config>(p, place, place.turn + next * turns, column, shared);
