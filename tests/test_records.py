@@ -82,8 +82,11 @@ def test_card_record_shows_no_difference(name: str) -> None:
     assert len(kernels) > 30 and (stale or kernels <= set(record["cases"]))
     assert record["tests"] > 40 and record["failed"] == 0
     assert set(record["sanitizer"]) == set(card.SANITIZERS)
-    for result in record["sanitizer"].values():
-        assert result["ran"]
+    for tool, result in record["sanitizer"].items():
+        if not result["ran"]:
+            assert result["why"]
+            warnings.warn(f"{name}: {tool} did not run: {result['why']}", stacklevel=1)
+            continue
         found = any(result["errors"].values())
         assert found == ("explanation" in result), "an error, and why it is none, go together"
         blind = result.get("barriers_not_followed", {})
@@ -92,6 +95,29 @@ def test_card_record_shows_no_difference(name: str) -> None:
     assert all(count >= 8 for count in record["cases"].values())
     if stale:
         warnings.warn(f"{name}, {record['date']}, is stale", stacklevel=1)
+
+
+def test_what_a_sanitizer_says_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    passed, clean = "ok   a\n1 of 1 tests passed\n", "========= ERROR SUMMARY: 0 errors\n"
+    answers = {
+        "clean": (0, passed + clean),
+        "found": (0, passed + clean.replace("0", "3")),
+        "host_only": (255, f"{passed}========= Error: {card.NOTHING_LAUNCHED}\n"),
+        "late": (card.TOO_LATE, "========= COMPUTE-SANITIZER\n"),
+    }
+    program = "nvidia_fused_test"
+    monkeypatch.setattr(card, "programs", lambda: [program])
+    monkeypatch.setattr(
+        card, "run_all", lambda jobs, *_: [(program, *answers[test]) for _, test in jobs]
+    )
+    tests = [(program, name) for name in answers]
+    assert card.run_sanitizer("memcheck", tests) == {
+        "ran": True,
+        "errors": {program: 3},
+        "not_in_time": [f"{program} late"],
+    }
+    answers["clean"] = (127, "no such file\nno compute-sanitizer")
+    assert card.run_sanitizer("memcheck", tests) == {"ran": False, "why": "no compute-sanitizer"}
 
 
 def test_a_card_record_names_what_was_compiled() -> None:

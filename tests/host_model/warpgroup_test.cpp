@@ -198,7 +198,7 @@ TEST(long_stretches) {
 // Every wave of a full block brings columns of x, each the next but so many.
 TEST(long_stretches_of_full_blocks) {
   Random random(18);
-  Cases cases(3, 2);
+  Cases cases(3);
   for (const int tokens : kWarpgroupTokens)
     for (int turns = 1; turns <= turns_of(tokens); ++turns) {
       if (warpgroup_config(tokens).permutes || !cases.takes_next()) continue;

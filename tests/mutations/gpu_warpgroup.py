@@ -14,6 +14,7 @@ SUMS = "csrc/gemm/warpgroup/sums.hpp"
 WEIGHTS = "csrc/gemm/warpgroup/weights.hpp"
 SPECIAL = "host_warpgroup_test special_values_reach_the_multiplier"
 LONG = "host_warpgroup_test long_stretches"
+FULL = "host_warpgroup_test long_stretches_of_full_blocks"
 LIMITS = "host_warpgroup_launch_test every_choice_of_a_shape_is_within_the_limits"
 
 WARPGROUP = [
@@ -21,7 +22,7 @@ WARPGROUP = [
         "warpgroup_more_turns_than_columns",
         LAUNCH,
         "most_turns(config), columns / blocks}",
-        "most_turns(config), stretch}",
+        "most_turns(config), columns}",
         LIMITS,
     ),
     Mutant(
@@ -109,21 +110,21 @@ WARPGROUP = [
         TOKENS,
         "      if (next == t)\n        arch::wait_barrier(shared, read, phase - 1);\n      else if",
         "      if",
-        LONG,
+        FULL,
     ),
     Mutant(
         "warpgroup_column_of_tokens_brought_before_it_is_free",
         TOKENS,
         "      else if (!arch::is_over(shared, read, phase - 1))\n        return;\n",
         "",
-        LONG,
+        FULL,
     ),
     Mutant(
         "warpgroup_columns_of_tokens_brought_by_one_wave_alone",
         TOKENS,
         "    next += place.row_groups * kGroupTileRows;",
         "    next += 2 * place.row_groups * kGroupTileRows;",
-        LONG,
+        FULL,
     ),
     Mutant(
         "warpgroup_codes_rotated_to_another_pair",
