@@ -25,16 +25,19 @@ GemmTraits traits_of(const Device& device) {
                                                                : nvidia_traits(processors);
   for (int tokens = 1; tokens <= kFusedMaxTokens; ++tokens)
     traits.fused |= uint32_t{device.has(runtime::fused_kernel(tokens))} << (tokens - 1);
-  for (int i = 0; i < 4; ++i)
-    traits.matrix |= uint32_t{device.has(runtime::matrix_kernel(kMatrixTokens[i]))} << i;
+  const auto forms_of = [&](const auto& tokens, auto kernel) {
+    uint32_t there = 0;
+    for (size_t i = 0; i < std::size(tokens); ++i)
+      there |= uint32_t{device.has(kernel(tokens[i]))} << i;
+    return there;
+  };
+  traits.matrix = forms_of(kMatrixTokens, runtime::matrix_kernel);
+  traits.cluster = forms_of(kClusterTokens, runtime::cluster_kernel);
+  traits.warpgroup = forms_of(kWarpgroupTokens, runtime::warpgroup_kernel);
   traits.stream = true;
   for (const int tokens : {8, 16})
     traits.stream &= device.has(runtime::stream_kernel(tokens)) &&
                      stream_shared_bytes(tokens) <= device.shared_bytes();
-  for (int i = 0; i < 4; ++i)
-    traits.cluster |= uint32_t{device.has(runtime::cluster_kernel(kClusterTokens[i]))} << i;
-  for (size_t i = 0; i < std::size(kWarpgroupTokens); ++i)
-    traits.warpgroup |= uint32_t{device.has(runtime::warpgroup_kernel(kWarpgroupTokens[i]))} << i;
   for (int i = 0; i < 3; ++i) {
     const WideShape shape = {.tokens = kWideTokens[i]};
     traits.wide |= uint32_t{device.has(runtime::wide_kernel(shape.tokens)) &&

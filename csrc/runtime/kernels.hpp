@@ -1,6 +1,7 @@
 // The kernels that code objects may hold, by the names of their entry points in the instances/
 // folders. A target may lack some of them.
 #pragma once
+#include <array>
 
 namespace nf12::runtime {
 
@@ -41,40 +42,42 @@ inline constexpr int kKernels = sizeof(kKernelNames) / sizeof(kKernelNames[0]);
 
 constexpr const char* name_of(Kernel kernel) { return kKernelNames[static_cast<int>(kernel)]; }
 
-// tokens: 1..16.
-constexpr Kernel fused_kernel(int tokens) {
-  return static_cast<Kernel>(static_cast<int>(Kernel::gemm_fused_m1) + tokens - 1);
-}
-static_assert(fused_kernel(16) == Kernel::gemm_fused_m16);
+// The number that a kernel's name ends with: of tokens, or of an alignment in bytes; 0 if none.
+inline constexpr auto kKernelNumbers = [] {
+  std::array<int, kKernels> numbers = {};
+  for (int i = 0; i < kKernels; ++i)
+    for (const char* c = kKernelNames[i]; *c != 0; ++c)
+      numbers[i] = *c >= '0' && *c <= '9' ? 10 * numbers[i] + (*c - '0') : 0;
+  return numbers;
+}();
 
-// tokens: 8 or 16.
-constexpr Kernel stream_kernel(int tokens) {
-  return tokens == 8 ? Kernel::gemm_stream_t8 : Kernel::gemm_stream_t16;
+// Of the kernels from `first` on, which follow one another, that of a number; it must be there.
+constexpr Kernel kernel_of(Kernel first, int number) {
+  int i = static_cast<int>(first);
+  while (i + 1 < kKernels && kKernelNumbers[i] != number) ++i;
+  return static_cast<Kernel>(i);
 }
-// tokens: 24, 32, 48 or 64.
-constexpr Kernel cluster_kernel(int tokens) {
-  return tokens == 24   ? Kernel::gemm_cluster_t24
-         : tokens == 32 ? Kernel::gemm_cluster_t32
-         : tokens == 48 ? Kernel::gemm_cluster_t48
-                        : Kernel::gemm_cluster_t64;
-}
-// tokens: 32, 48, 64, 80, 96, 128, 192 or 256.
+
+// tokens: 1 to 16.
+constexpr Kernel fused_kernel(int tokens) { return kernel_of(Kernel::gemm_fused_m1, tokens); }
+// tokens: those that each is compiled for (csrc/gemm/*/instances/configs.hpp).
+constexpr Kernel stream_kernel(int tokens) { return kernel_of(Kernel::gemm_stream_t8, tokens); }
+constexpr Kernel cluster_kernel(int tokens) { return kernel_of(Kernel::gemm_cluster_t24, tokens); }
 constexpr Kernel warpgroup_kernel(int tokens) {
-  return tokens == 32    ? Kernel::gemm_warpgroup_t32
-         : tokens == 48  ? Kernel::gemm_warpgroup_t48
-         : tokens == 64  ? Kernel::gemm_warpgroup_t64
-         : tokens == 80  ? Kernel::gemm_warpgroup_t80
-         : tokens == 96  ? Kernel::gemm_warpgroup_t96
-         : tokens == 128 ? Kernel::gemm_warpgroup_t128
-         : tokens == 192 ? Kernel::gemm_warpgroup_t192
-                         : Kernel::gemm_warpgroup_t256;
+  return kernel_of(Kernel::gemm_warpgroup_t32, tokens);
 }
-// tokens: 128, 192 or 256.
-constexpr Kernel wide_kernel(int tokens) {
-  return tokens == 128   ? Kernel::gemm_wide_t128
-         : tokens == 192 ? Kernel::gemm_wide_t192
-                         : Kernel::gemm_wide_t256;
+constexpr Kernel wide_kernel(int tokens) { return kernel_of(Kernel::gemm_wide_t128, tokens); }
+constexpr Kernel matrix_kernel(int tokens) { return kernel_of(Kernel::gemm_matrix_t16, tokens); }
+// alignment of the rows in bytes: 16, 4 or 2.
+constexpr Kernel unpack_kernel(int alignment) { return kernel_of(Kernel::unpack_a16, alignment); }
+constexpr Kernel unpack_tile_kernel(int alignment) {
+  return kernel_of(Kernel::unpack_tile_a16, alignment);
 }
+constexpr Kernel gather_kernel(int alignment) { return kernel_of(Kernel::gather_a16, alignment); }
+static_assert(fused_kernel(16) == Kernel::gemm_fused_m16);
+static_assert(warpgroup_kernel(256) == Kernel::gemm_warpgroup_t256);
+static_assert(unpack_tile_kernel(2) == Kernel::unpack_tile_a2);
+
 // From the launch.
 constexpr bool takes_shared_memory(Kernel kernel) {
   return kernel >= Kernel::gemm_stream_t8 && kernel <= Kernel::gemm_once_t256;
@@ -83,31 +86,6 @@ constexpr bool takes_shared_memory(Kernel kernel) {
 // With griddepcontrol.launch_dependents.
 constexpr bool starts_successor(Kernel kernel) {
   return takes_shared_memory(kernel) && kernel != Kernel::gemm_once_t256;
-}
-
-// tokens: 16, 32, 64 or 128.
-constexpr Kernel matrix_kernel(int tokens) {
-  return tokens == 16   ? Kernel::gemm_matrix_t16
-         : tokens == 32 ? Kernel::gemm_matrix_t32
-         : tokens == 64 ? Kernel::gemm_matrix_t64
-                        : Kernel::gemm_matrix_t128;
-}
-
-// alignment of the rows in bytes: 16, 4 or 2.
-constexpr Kernel unpack_kernel(int alignment) {
-  return alignment == 16  ? Kernel::unpack_a16
-         : alignment == 4 ? Kernel::unpack_a4
-                          : Kernel::unpack_a2;
-}
-constexpr Kernel unpack_tile_kernel(int alignment) {
-  return alignment == 16  ? Kernel::unpack_tile_a16
-         : alignment == 4 ? Kernel::unpack_tile_a4
-                          : Kernel::unpack_tile_a2;
-}
-constexpr Kernel gather_kernel(int alignment) {
-  return alignment == 16  ? Kernel::gather_a16
-         : alignment == 4 ? Kernel::gather_a4
-                          : Kernel::gather_a2;
 }
 
 }  // namespace nf12::runtime
