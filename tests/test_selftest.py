@@ -179,7 +179,9 @@ def test_gpu_kernels_pass_in_the_host_model(
     assert [r.check for r in results] == list(target.checks)
     for result in results:
         assert result.passed and result.detail != checks.LEFT_OUT, result
-    assert results[-1].facts == dict.fromkeys(CASES, "kept")
+    # Buffered multiplies by torch's own matmul, which flushes where it has vdpbf16ps.
+    kept = dict.fromkeys(CASES, "kept")
+    assert results[-1].facts == (probe(torch_matmul) if kernel == "buffered" else kept)
     launched = {name.partition("_")[0] for name in pretended_gpu.kernels()}
     assert "gemm" in launched or kernel == "buffered"
 
@@ -189,6 +191,10 @@ def test_gpu_kernels_pass_in_the_host_model(
 
 def exact(x: Tensor, weight: Tensor) -> Tensor:
     return (x.double() @ weight.double().T).bfloat16()
+
+
+def torch_matmul(x: Tensor, weight: Tensor) -> Tensor:
+    return x @ weight.T
 
 
 def without_subnormals(values: Tensor) -> Tensor:
@@ -221,7 +227,7 @@ def test_probe_tells_what_is_flushed(
 def test_probe_tells_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     assert probe(lambda x, w: exact(x, w) * 2)["weight"] == f"{2.0**-109} instead of {2.0**-110}"
     real = torch.ops.nf12.gemm
-    monkeypatch.setattr(torch.ops.nf12, "gemm", lambda *arguments: real(*arguments) * 2)
+    monkeypatch.setattr(torch.ops.nf12, "gemm", lambda *arguments: real(*arguments) + 1)
     result = {r.check: r for r in checks.check_target(CPU)}["subnormals"]
     assert not result.passed and "neither kept nor flushed" in result.detail
 
