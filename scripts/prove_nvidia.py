@@ -39,6 +39,8 @@ BARRIER_TEST = "nvidia_barrier_test"  # a copy that such a barrier orders
 USE_BARRIERS = ("nvidia_cluster_test", "nvidia_warpgroup_test", "nvidia_wide_test")
 SANITIZERS = ("memcheck", "racecheck")
 LIMIT_S = 150  # of one program; a kernel that hangs must not hang the proof
+TOO_LATE = 124  # what `timeout` answers then
+NOTHING_LAUNCHED = "Target application terminated before first instrumented API call"
 
 
 def files_hash(files: Iterable[str]) -> str:
@@ -142,10 +144,6 @@ def run_plain() -> tuple[dict[str, Any], list[tuple[str, str]]]:
             if program != BARRIER_TEST:
                 launches[kernel] = launches.get(kernel, 0) + int(count)
     return {"tests": tests, "failed": failed, "cases": dict(sorted(launches.items()))}, names
-
-
-NOTHING_LAUNCHED = "Target application terminated before first instrumented API call"
-TOO_LATE = 124  # what `timeout` answers
 
 
 def run_sanitizer(tool: str, tests: list[tuple[str, str]]) -> dict[str, Any]:

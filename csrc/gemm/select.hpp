@@ -79,7 +79,7 @@ constexpr GemmTraits rdna4_traits(int processors) {
 }
 
 // NVIDIA: no fused kernels in this version. docs/performance.md has what each path takes; of the
-// others (H200, 2026-11-30, geomeans of the ratio to dense over eight shapes, cold): buffered 0.40
+// others (H200, 2026-11-29, geomeans of the ratio to dense over eight shapes, cold): buffered 0.40
 // at 256 tokens, 0.53 at 512, 0.65 at 1024, 0.88 at 4096; cluster with the instructions of `stream`
 // 1.04 at 32, 0.82 at 64, 0.43 at 128.
 // Where wide is not to be had: two launches of the cluster kernel take less than one of the matrix

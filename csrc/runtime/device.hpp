@@ -92,12 +92,13 @@ class Queue {
     launch_raw(kernel, blocks_x, blocks_y, threads, arguments);
   }
 
-  // Of a kernel that takes shared memory from the launch and knows dependent launch: where the GPU
-  // has it, the kernel starts while the one before still runs, and waits by itself; in a graph that
-  // is captured, after a kernel that lets it. `cluster`: blocks of a cluster, side by side in x.
   struct Blocks {
     int64_t x, y = 1;
   };
+
+  // Of a kernel that takes shared memory from the launch and knows dependent launch: where the GPU
+  // has it, the kernel starts while the one before still runs, and waits by itself; in a graph that
+  // is captured, after a kernel that lets it. `cluster`: blocks of a cluster, side by side in x.
   template <typename Params>
   void launch_dependent(Kernel kernel, Blocks blocks, int cluster, int threads, int shared_bytes,
                         const Params& params) {

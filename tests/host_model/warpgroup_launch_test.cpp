@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "tests/cpp/codec.hpp"
@@ -20,15 +19,10 @@ constexpr ClusterCounts kH200 = {0, 132, 66, 39, 30, 22, 17, 15, 15};
 
 template <typename Body>
 void with_form(int tokens, const Body& body) {
-  const auto with = [&]<int t>(std::integral_constant<int, t>) {
-    if (tokens == t) body.template operator()<warpgroup_config(t)>();
-    return tokens == t;
-  };
-  const auto any = [&]<int... t>(std::integer_sequence<int, t...>) {
-    return (with(std::integral_constant<int, kWarpgroupTokens[t]>()) || ...);
-  };
-  EXPECT(any(std::make_integer_sequence<int, std::size(kWarpgroupTokens)>()), "no form of ", tokens,
-         " tokens");
+  with_tokens<kWarpgroupTokens>(tokens, [&]<int t>(std::integral_constant<int, t>) {
+    EXPECT(t == tokens, "no form of ", tokens, " tokens");
+    body.template operator()<warpgroup_config(t)>();
+  });
 }
 
 std::string name_of(int tokens, int64_t n, int64_t k, const ClusterShape& shape) {

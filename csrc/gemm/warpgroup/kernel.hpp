@@ -118,8 +118,7 @@ NF12_DEVICE void open_block(const WarpgroupParams& p, const WarpgroupPlace& plac
     if (lane < kTileBytes / 128) arch::prefetch(tile + 128 * lane);
     if (lane == 0) arch::prefetch(index.words);
   }
-  if (thread == (Plan::kThreads - 1) / arch::kGroupLanes * arch::kGroupLanes)
-    arch::prefetch_map(&p.x_map);
+  if (thread == Plan::kThreads - arch::kGroupLanes) arch::prefetch_map(&p.x_map);
   if (thread < Plan::kColumns) {
     arch::open_barrier(shared, Plan::kCopied + 2 * thread, 1);
     if constexpr (Plan::kPermutes)

@@ -12,7 +12,7 @@ namespace nf12 {
 // A column of the ring of x, and which of its phases. Barriers tell a phase from the one before
 // only, by its parity:
 //
-//   permuted    Everybody meets the columns in order, and what is permuted is so in that order.
+//   permuted      Everybody meets the columns in order, and what is permuted is so in that order.
 //   as it comes   Copies land in any order. So a turn has the same columns round after round, a
 //                 power of two of them: whoever waits for a phase has seen the one before.
 struct RingPlace {

@@ -61,21 +61,21 @@ struct WaveTiles<false> {
 
   NF12_DEVICE void decode(int stage, uint32_t (&w)[kLanePairs]) const {
     NF12_UNROLL
-    for (uint32_t columns = 0; columns < 2; ++columns)
-      NF12_UNROLL                                 // 32 columns
-          for (int rows = 0; rows < 2; ++rows) {  // of 8 rows
-        const arch::Words<4> words =
-            arch::load_shared16(((codes + 4 * stage) ^ 16 * columns) + 256 * rows);
-        NF12_UNROLL
-        for (uint32_t i = 0; i < 4; ++i) {  // 8 columns
-          const uint32_t pair = arch::load_shared2(
-              ((signs + 4 * stage) ^ 16 * (2 * columns + i / 2)) + 512 * rows + 8 * (i % 2));
-          const uint32_t twice = arch::permute_bytes<0, 0, 1, 1>(pair, pair);
-          w[4 * (2 * columns + i / 2) + 2 * (i % 2) + rows] =
-              arch::merge_bits(kCodeMask, arch::rotate_left(words.w[i], rotation),
-                               arch::and_or(twice, kSignMantissaMask, kExponentBias));
-        }
+    for (uint32_t part = 0; part < 4; ++part) {  // 32 columns of eight rows
+      const uint32_t columns = part / 2, rows = part % 2;
+      const arch::Words<4> words =
+          arch::load_shared16(((codes + 4 * stage) ^ 16 * columns) + 256 * rows);
+      NF12_UNROLL
+      for (uint32_t i = 0; i < 4; ++i) {  // eight columns
+        const uint32_t step = 2 * columns + i / 2, half = i % 2;
+        const uint32_t pair =
+            arch::load_shared2(((signs + 4 * stage) ^ 16 * step) + 512 * rows + 8 * half);
+        const uint32_t twice = arch::permute_bytes<0, 0, 1, 1>(pair, pair);
+        w[4 * step + 2 * half + rows] =
+            arch::merge_bits(kCodeMask, arch::rotate_left(words.w[i], rotation),
+                             arch::and_or(twice, kSignMantissaMask, kExponentBias));
       }
+    }
   }
 };
 
