@@ -87,9 +87,16 @@ WARPGROUP = [
     Mutant(
         "warpgroup_weights_decoded_over_those_multiplied",
         KERNEL,
-        "    arch::await_products<0>();\n    if (before",
-        "    arch::await_products<1>();\n    if (before",
+        "    arch::await_products<0>();\n    if (any",
+        "    arch::await_products<1>();\n    if (any",
         LONG,
+    ),
+    Mutant(
+        "warpgroup_first_half_decoded_over_the_one_multiplied",
+        KERNEL,
+        "      arch::await_products<1>();",
+        "      arch::await_products<2>();",
+        SPECIAL,
     ),
     Mutant(
         "warpgroup_column_of_tokens_not_advanced",

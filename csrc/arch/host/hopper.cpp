@@ -58,7 +58,7 @@ float half_of(uint32_t pair, int half) {
 }
 
 // Rows of 64 columns; of each the eight words that an instruction takes.
-Stretch operand(uint64_t bits, int first_row) {
+Stretch operand(uint32_t bits, int first_row) {
   if (bits >> 14 != kOperandLayout >> 14) report("an operand past the end of its field");
   return stretch_at(static_cast<uint32_t>((bits & 0x3FFF) << 4) + 128 * first_row, 8, true);
 }
@@ -300,7 +300,7 @@ void close_products() {
   ++self().product_groups;
 }
 
-void multiply(float* sums, int count, uint64_t a, const uint32_t* registers, uint64_t b, bool add) {
+void multiply(float* sums, int count, uint32_t a, const uint32_t* registers, uint32_t b, bool add) {
   Fiber& fiber = self();
   Wave& wave = own_wave();
   if (!fiber.products_open) report("multiplies without open_products");

@@ -65,7 +65,7 @@ void close_products();
 void await_products(int groups);
 void check_settled(const float* sums);
 // A: at `a`, or the fragment in `registers`.
-void multiply(float* sums, int count, uint64_t a, const uint32_t* registers, uint64_t b, bool add);
+void multiply(float* sums, int count, uint32_t a, const uint32_t* registers, uint32_t b, bool add);
 void wait_until_equal(const uint64_t* p, uint64_t value);
 void wait_until_least(const uint32_t* p, uint32_t value);
 void sync_cluster();
@@ -119,6 +119,7 @@ inline void store_transposed(uint32_t row, const Words<4>& pairs) {
 }
 inline void show_to_copies() { host::show_to_copies(); }
 inline void hold(uint32_t&) {}
+inline void hold(int&) {}
 
 // ---- barriers ----
 
@@ -260,12 +261,12 @@ inline void settle_sums(float (&sums)[count]) {
   host::check_settled(sums);
 }
 template <int count>
-inline void multiply_shared(float (&d)[count], uint64_t a, uint64_t b, bool add) {
+inline void multiply_shared(float (&d)[count], uint32_t a, uint32_t b, bool add) {
   static_assert(count == 64 || count == 96 || count == 128);
   host::multiply(d, count, a, nullptr, b, add);
 }
 template <int count>
-inline void multiply_fragment(float (&d)[count], const uint32_t (&w)[16], int step, uint64_t b) {
+inline void multiply_fragment(float (&d)[count], const uint32_t (&w)[16], int step, uint32_t b) {
   static_assert(count % 8 == 0 && count >= 16 && count <= 128);
   host::multiply(d, count, 0, w + 4 * step, b, true);
 }

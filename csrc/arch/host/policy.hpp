@@ -129,6 +129,7 @@ inline Words<count> uniform_load(const void* base, uint32_t offset) {
   return read_global<Words<count>>(base, offset, 4);
 }
 
+inline int leading_zeros(uint32_t value) { return __builtin_clz(value); }
 inline uint32_t ballot(bool condition) { return host::meet_wave_ballot(condition); }
 template <int mask>
 inline uint32_t swap_in_quad(uint32_t value) {

@@ -78,6 +78,7 @@ NF12_DEVICE void show_to_copies() { asm volatile("fence.proxy.async.shared::cta;
 
 // Computed once, and not again for every use.
 NF12_DEVICE void hold(uint32_t& value) { asm volatile("" : "+r"(value)); }
+NF12_DEVICE void hold(int& value) { asm volatile("" : "+r"(value)); }
 
 // ---- barriers ----
 
@@ -306,25 +307,30 @@ NF12_DEVICE void settle_sums(float (&sums)[count]) {
       "+f"(d[i + 6]), "+f"(d[i + 7])
 #define NF12_SUMS_32(d, i) \
   NF12_SUMS_8(d, i), NF12_SUMS_8(d, i + 8), NF12_SUMS_8(d, i + 16), NF12_SUMS_8(d, i + 24)
-#define NF12_MULTIPLY(tokens, names, a, b, add)                                                  \
-  "{\n.reg .pred adds;\nsetp.ne.b32 adds, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" tokens \
-  "k16.f32.bf16.bf16 {" names "}, " a ", " b ", adds, 1, 1, 0, 0;\n}"
+static_assert(kOperandUpper == 0x40000040);
+#define NF12_MULTIPLY(tokens, names, a, b, add)                          \
+  "{\n.reg .b64 left, right;\n.reg .pred adds;\nsetp.ne.b32 adds, " add  \
+  ", 0;\n"                                                               \
+  "mov.b64 left, {" a ", 0x40000040};\nmov.b64 right, {" b               \
+  ", 0x40000040};\n"                                                     \
+  "wgmma.mma_async.sync.aligned.m64n" tokens "k16.f32.bf16.bf16 {" names \
+  "}, left, right, adds, 1, 1, 0, 0;\n}"
 
-NF12_DEVICE void multiply_shared(float (&d)[64], uint64_t a, uint64_t b, bool add) {
+NF12_DEVICE void multiply_shared(float (&d)[64], uint32_t a, uint32_t b, bool add) {
   asm volatile(NF12_MULTIPLY("128", NF12_NAMES_0 NF12_NAMES_32, "%64", "%65", "%66")
                : NF12_SUMS_32(d, 0), NF12_SUMS_32(d, 32)
-               : "l"(a), "l"(b), "r"(static_cast<uint32_t>(add)));
+               : "r"(a), "r"(b), "r"(static_cast<uint32_t>(add)));
 }
-NF12_DEVICE void multiply_shared(float (&d)[96], uint64_t a, uint64_t b, bool add) {
+NF12_DEVICE void multiply_shared(float (&d)[96], uint32_t a, uint32_t b, bool add) {
   asm volatile(NF12_MULTIPLY("192", NF12_NAMES_0 NF12_NAMES_32 NF12_NAMES_64, "%96", "%97", "%98")
                : NF12_SUMS_32(d, 0), NF12_SUMS_32(d, 32), NF12_SUMS_32(d, 64)
-               : "l"(a), "l"(b), "r"(static_cast<uint32_t>(add)));
+               : "r"(a), "r"(b), "r"(static_cast<uint32_t>(add)));
 }
-NF12_DEVICE void multiply_shared(float (&d)[128], uint64_t a, uint64_t b, bool add) {
+NF12_DEVICE void multiply_shared(float (&d)[128], uint32_t a, uint32_t b, bool add) {
   asm volatile(NF12_MULTIPLY("256", NF12_NAMES_0 NF12_NAMES_32 NF12_NAMES_64 NF12_NAMES_96, "%128",
                              "%129", "%130")
                : NF12_SUMS_32(d, 0), NF12_SUMS_32(d, 32), NF12_SUMS_32(d, 64), NF12_SUMS_32(d, 96)
-               : "l"(a), "l"(b), "r"(static_cast<uint32_t>(add)));
+               : "r"(a), "r"(b), "r"(static_cast<uint32_t>(add)));
 }
 #undef NF12_MULTIPLY
 
@@ -334,48 +340,50 @@ NF12_DEVICE void multiply_shared(float (&d)[128], uint64_t a, uint64_t b, bool a
 #define NF12_NAMES_32_8 ", %32, %33, %34, %35, %36, %37, %38, %39"
 #define NF12_NAMES_32_16 \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
-#define NF12_MULTIPLY(tokens, names, a, b)                                                \
-  "wgmma.mma_async.sync.aligned.m64n" tokens "k16.f32.bf16.bf16 {" names "}, {" a "}, " b \
-  ", 1, 1, 1, 0;"
+#define NF12_MULTIPLY(tokens, names, a, b)                                        \
+  "{\n.reg .b64 right;\nmov.b64 right, {" b                                       \
+  ", 0x40000040};\n"                                                              \
+  "wgmma.mma_async.sync.aligned.m64n" tokens "k16.f32.bf16.bf16 {" names "}, {" a \
+  "}, right, 1, 1, 1, 0;\n}"
 #define NF12_FRAGMENT(w, step, b) \
-  "r"(w[4 * step]), "r"(w[4 * step + 1]), "r"(w[4 * step + 2]), "r"(w[4 * step + 3]), "l"(b)
-NF12_DEVICE void multiply_fragment(float (&d)[16], const uint32_t (&w)[16], int step, uint64_t b) {
+  "r"(w[4 * step]), "r"(w[4 * step + 1]), "r"(w[4 * step + 2]), "r"(w[4 * step + 3]), "r"(b)
+NF12_DEVICE void multiply_fragment(float (&d)[16], const uint32_t (&w)[16], int step, uint32_t b) {
   asm volatile(NF12_MULTIPLY("32", NF12_NAMES_0_16, "%16, %17, %18, %19", "%20")
                : NF12_SUMS_8(d, 0), NF12_SUMS_8(d, 8)
                : NF12_FRAGMENT(w, step, b));
 }
-NF12_DEVICE void multiply_fragment(float (&d)[24], const uint32_t (&w)[16], int step, uint64_t b) {
+NF12_DEVICE void multiply_fragment(float (&d)[24], const uint32_t (&w)[16], int step, uint32_t b) {
   asm volatile(NF12_MULTIPLY("48", NF12_NAMES_0_16 NF12_NAMES_16_8, "%24, %25, %26, %27", "%28")
                : NF12_SUMS_8(d, 0), NF12_SUMS_8(d, 8), NF12_SUMS_8(d, 16)
                : NF12_FRAGMENT(w, step, b));
 }
-NF12_DEVICE void multiply_fragment(float (&d)[32], const uint32_t (&w)[16], int step, uint64_t b) {
+NF12_DEVICE void multiply_fragment(float (&d)[32], const uint32_t (&w)[16], int step, uint32_t b) {
   asm volatile(NF12_MULTIPLY("64", NF12_NAMES_0, "%32, %33, %34, %35", "%36")
                : NF12_SUMS_32(d, 0)
                : NF12_FRAGMENT(w, step, b));
 }
-NF12_DEVICE void multiply_fragment(float (&d)[40], const uint32_t (&w)[16], int step, uint64_t b) {
+NF12_DEVICE void multiply_fragment(float (&d)[40], const uint32_t (&w)[16], int step, uint32_t b) {
   asm volatile(NF12_MULTIPLY("80", NF12_NAMES_0 NF12_NAMES_32_8, "%40, %41, %42, %43", "%44")
                : NF12_SUMS_32(d, 0), NF12_SUMS_8(d, 32)
                : NF12_FRAGMENT(w, step, b));
 }
-NF12_DEVICE void multiply_fragment(float (&d)[48], const uint32_t (&w)[16], int step, uint64_t b) {
+NF12_DEVICE void multiply_fragment(float (&d)[48], const uint32_t (&w)[16], int step, uint32_t b) {
   asm volatile(NF12_MULTIPLY("96", NF12_NAMES_0 NF12_NAMES_32_16, "%48, %49, %50, %51", "%52")
                : NF12_SUMS_32(d, 0), NF12_SUMS_8(d, 32), NF12_SUMS_8(d, 40)
                : NF12_FRAGMENT(w, step, b));
 }
-NF12_DEVICE void multiply_fragment(float (&d)[64], const uint32_t (&w)[16], int step, uint64_t b) {
+NF12_DEVICE void multiply_fragment(float (&d)[64], const uint32_t (&w)[16], int step, uint32_t b) {
   asm volatile(NF12_MULTIPLY("128", NF12_NAMES_0 NF12_NAMES_32, "%64, %65, %66, %67", "%68")
                : NF12_SUMS_32(d, 0), NF12_SUMS_32(d, 32)
                : NF12_FRAGMENT(w, step, b));
 }
-NF12_DEVICE void multiply_fragment(float (&d)[96], const uint32_t (&w)[16], int step, uint64_t b) {
+NF12_DEVICE void multiply_fragment(float (&d)[96], const uint32_t (&w)[16], int step, uint32_t b) {
   asm volatile(
       NF12_MULTIPLY("192", NF12_NAMES_0 NF12_NAMES_32 NF12_NAMES_64, "%96, %97, %98, %99", "%100")
       : NF12_SUMS_32(d, 0), NF12_SUMS_32(d, 32), NF12_SUMS_32(d, 64)
       : NF12_FRAGMENT(w, step, b));
 }
-NF12_DEVICE void multiply_fragment(float (&d)[128], const uint32_t (&w)[16], int step, uint64_t b) {
+NF12_DEVICE void multiply_fragment(float (&d)[128], const uint32_t (&w)[16], int step, uint32_t b) {
   asm volatile(NF12_MULTIPLY("256", NF12_NAMES_0 NF12_NAMES_32 NF12_NAMES_64 NF12_NAMES_96,
                              "%128, %129, %130, %131", "%132")
                : NF12_SUMS_32(d, 0), NF12_SUMS_32(d, 32), NF12_SUMS_32(d, 64), NF12_SUMS_32(d, 96)

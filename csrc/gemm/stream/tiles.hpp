@@ -8,17 +8,20 @@
 
 namespace nf12 {
 
-// Index words of up to 32 tiles, one a lane, and the entries of the next tile's list.
+// Index words of up to 31 tiles, one a lane, and the entries of the next tile's list.
+inline constexpr int kIndexTiles = arch::kWave - 1;
 struct TileIndex {
   const uint32_t* words;  // of the wave's first tile
   int step;               // words from one of its tiles to the next
   uint32_t own;           // 0 if it names nothing, or what lies outside the table
-  uint32_t listed;        // bit i: tile i of those to come has escapes
+  uint32_t listed;        // bit i: tile i of those to come has escapes; the last one's is followed
+                          // by a bit that says so, and nothing
   uint32_t entry;         // entry lane() of the list of the first of them
 };
 
+// `tile`: of those whose words are here.
 NF12_DEVICE void fetch_entries(const PackedView& weight, TileIndex& index, int tile) {
-  const IndexWord word = IndexWord::from_bits(arch::broadcast(index.own, tile % arch::kWave));
+  const IndexWord word = IndexWord::from_bits(arch::broadcast(index.own, tile));
   if (word.is_raw()) return;
   const int lane = arch::lane();
   if (lane < static_cast<int>(word.count))
@@ -28,19 +31,20 @@ NF12_DEVICE void fetch_entries(const PackedView& weight, TileIndex& index, int t
 
 NF12_DEVICE void load_index(TileIndex& index, int tile, int count) {
   const int lane = arch::lane();
-  index.own =
-      tile + lane < count ? arch::load_words<1>(index.words + (tile + lane) * index.step).w[0] : 0;
+  index.own = lane < kIndexTiles && tile + lane < count
+                  ? arch::load_words<1>(index.words + (tile + lane) * index.step).w[0]
+                  : 0;
 }
 
 // Words are checked here, each by its lane, so that no tile waits for it.
-NF12_DEVICE void open_index(const PackedView& weight, TileIndex& index, int tile) {
+NF12_DEVICE void open_index(const PackedView& weight, TileIndex& index) {
   const IndexWord word = IndexWord::from_bits(index.own);
   if (word.is_inside(weight.quads))
     arch::prefetch(weight.escapes + int64_t{word.quad} * kEntriesPerQuad);
   else
     index.own = 0;
-  index.listed = arch::ballot(index.own != 0);
-  if (index.listed & 1) fetch_entries(weight, index, tile);
+  index.listed = arch::ballot(index.own != 0) | 1u << kIndexTiles;
+  if (index.listed & 1) fetch_entries(weight, index, 0);
 }
 
 // A lane copies 48 bytes of its wave's tile, adjacent to its neighbours'.
@@ -86,8 +90,12 @@ template <typename Fragments = arch::Fragments>
 NF12_DEVICE void patch_next(const PackedView& weight, const arch::Shared<uint32_t>& shared,
                             const DecodedPlace& place, int t, int count, TileIndex& index,
                             uint32_t (&w)[kLanePairs]) {
-  if (index.listed & 1) {
-    const IndexWord word = IndexWord::from_bits(arch::broadcast(index.own, t % arch::kWave));
+  const uint32_t listed = index.listed;
+  index.listed >>= 1;
+  if ((listed & 3) == 0) return;  // neither this tile nor the next, and more words are here
+  const int here = arch::leading_zeros(listed);
+  if (listed & 1) {
+    const IndexWord word = IndexWord::from_bits(arch::broadcast(index.own, here));
     const uint32_t* entries = weight.escapes + int64_t{word.quad} * kEntriesPerQuad;
     if (!word.is_raw())
       patch_list<Fragments>(shared, place, entries, static_cast<int>(word.count), index.entry, w);
@@ -96,11 +104,11 @@ NF12_DEVICE void patch_next(const PackedView& weight, const arch::Shared<uint32_
     else
       take_raw<Fragments>(entries, w);
   }
-  index.listed >>= 1;
-  if (index.listed & 1) fetch_entries(weight, index, t + 1);
-  if (t % arch::kWave == arch::kWave - 1) {
+  if (index.listed == 1) {
     load_index(index, t + 1, count);
-    open_index(weight, index, t + 1);
+    open_index(weight, index);
+  } else if (index.listed & 1) {
+    fetch_entries(weight, index, here + 1);
   }
 }
 

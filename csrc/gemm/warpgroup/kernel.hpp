@@ -41,58 +41,75 @@ NF12_DEVICE void multiply_tiles(const WarpgroupParams& p, const WarpgroupPlace& 
                                 const arch::Shared<uint32_t>& shared, const uint8_t* tile,
                                 TileIndex& index, float (&sums)[WarpgroupPlan<config>::kSums]) {
   using Plan = WarpgroupPlan<config>;
+  using Tiles = WaveTiles<Plan::kPermutes>;
   constexpr int kAhead = Plan::kStages - 1;
+  constexpr uint32_t kLastStage = kAhead * kTileBytes;
   const PackedView& weight = p.cluster.gemm.weight;
-  const int turns = p.cluster.turns;
+  const int turns = p.cluster.turns, lane = arch::lane();
   const int ring = Plan::kRings + place.wave * Plan::kRingWords;
   const int rest = Plan::kRest + place.wave * kRestWords;
-  WaveTiles<Plan::kPermutes> tiles(shared);
-  constexpr int kLastStage = kAhead * Plan::kTileWords;
-  const auto copy_next = [&](bool wanted, int stage) {
-    tiles.copy(wanted && place.has_row, ring + stage, tile);
+  const Tiles tiles(arch::shared_address(shared, ring));
+  tile += 16 * lane;
+  const auto copy_next = [&](bool wanted, uint32_t stage) {
+    if (wanted) tiles.copy(stage, tile);
     arch::close_copies();
     tile += turns * kTileBytes;
   };
-  const bool brings = !Plan::kPermutes && arch::lane() == 0;
-  int brought = first_brought(place, turns);
-  if (brings) bring_tokens<config>(p, place, 0, shared, brought);
+  Bringer bringer = {place.own, INT32_MAX};
+  if (!Plan::kPermutes && lane == 0) bring_tokens<config>(p, place, 0, shared, bringer);
   NF12_UNROLL
-  for (int t = 0; t < kAhead; ++t) copy_next(t < place.count, t * Plan::kTileWords);
-  open_index(weight, index, 0);
+  for (int t = 0; t < kAhead; ++t) copy_next(place.has_row && t < place.count, t * kTileBytes);
+  open_index(weight, index);
 
   const uint32_t tokens = arch::shared_address(shared, Plan::kTokenRing);
-  const int length = ring_length<config>(turns);
+  const int copied = place.has_row ? place.count - kAhead : 0;  // steps that copy one more
+  int length = ring_length<config>(turns);
+  arch::hold(length);
   RingPlace column = {.column = place.turn};
-  int stage = 0, before = -1;
+  uint32_t stage = 0, stage_before = kLastStage;
+  int column_before = 0;
   // All that was multiplied so far is over: its weights' registers are free, and its column of x.
-  const auto finish = [&] {
+  const auto finish = [&](bool any) {
     arch::await_products<0>();
-    if (before >= 0 && arch::lane() == 0) arch::arrive_barrier(shared, Plan::kRead + 2 * before);
+    if (any && lane == 0) arch::arrive_barrier(shared, Plan::kRead + 2 * column_before);
   };
+  const auto patch = [&](int t, uint32_t (&w)[kLanePairs]) {
+    const DecodedPlace here = {ring + static_cast<int>(stage / 4), rest};
+    patch_next<typename Tiles::Fragments>(weight, shared, here, t, place.count, index, w);
+  };
+  const auto decode = [&](int t, uint32_t (&w)[kLanePairs]) {
+    if constexpr (Plan::kPermutes) {
+      if (place.has_row) tiles.decode(stage, w);
+      if (place.has_row) patch(t, w);
+      // Now, and not when the next tile is multiplied: the copies of x may wait for that column
+      // before they bring the one that this tile needs.
+      finish(t > 0);
+    } else {
+      arch::await_products<1>();  // of the tile before: the first half's
+      if (place.has_row) tiles.template decode<0>(stage, w);
+      finish(t > 0);
+      if (place.has_row) tiles.template decode<1>(stage, w);
+      if (place.has_row) patch(t, w);
+    }
+  };
+  constexpr int kAwaited = arch::kFragmentSteps / (3 - Plan::kSets);  // instructions, together
   const auto step = [&](int t, uint32_t (&w)[kLanePairs]) {
     arch::await_copies_but<kAhead - 1>();
     arch::sync_wave();  // the lanes see each other's copies, and have read the stage before
-    copy_next(t + kAhead < place.count, stage == 0 ? kLastStage : stage - Plan::kTileWords);
-    if constexpr (Plan::kSets == 1) finish();
-    if (place.has_row) {
-      const DecodedPlace here = {ring + stage, rest};
-      tiles.decode(here.tile, w);
-      patch_next<typename WaveTiles<Plan::kPermutes>::Fragments>(weight, shared, here, t,
-                                                                 place.count, index, w);
-    }
-    // Now, and not when the next tile is multiplied: the copies of x may wait for that column
-    // before they bring the one that this tile needs.
-    if constexpr (Plan::kSets == 2) finish();
-    if (brings) bring_tokens<config>(p, place, t, shared, brought);
+    copy_next(t < copied, stage_before);
+    decode(t, w);
+    if (!Plan::kPermutes && t >= bringer.due) bring_tokens<config>(p, place, t, shared, bringer);
     arch::wait_barrier(shared, Plan::kReady + 2 * column.column, column.phase);
-    const uint64_t x = arch::operand_at(tokens + column.column * (4 * Plan::kColumnWords));
-    arch::open_products();
+    const uint32_t x = arch::operand_at(tokens + column.column * (4 * Plan::kColumnWords));
     NF12_UNROLL
-    for (int i = 0; i < arch::kFragmentSteps; ++i)
+    for (int i = 0; i < arch::kFragmentSteps; ++i) {
+      if (i % kAwaited == 0) arch::open_products();
       arch::multiply_fragment(sums, w, i, x + i * arch::kOperandStep);
-    arch::close_products();
-    before = column.column;
-    stage = stage == kLastStage ? 0 : stage + Plan::kTileWords;
+      if (i % kAwaited == kAwaited - 1) arch::close_products();
+    }
+    column_before = column.column;
+    stage_before = stage;
+    stage = stage == kLastStage ? 0 : stage + kTileBytes;
     column.advance(turns, length);
   };
   uint32_t w[Plan::kSets][kLanePairs] = {};
@@ -102,7 +119,7 @@ NF12_DEVICE void multiply_tiles(const WarpgroupParams& p, const WarpgroupPlace& 
     if constexpr (Plan::kSets == 2)
       if (t + 1 < place.count) step(t + 1, w[1]);
   }
-  finish();
+  finish(true);
   arch::settle_sums(sums);
 }
 

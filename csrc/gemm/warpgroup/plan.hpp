@@ -25,7 +25,8 @@ struct WarpgroupPlan {
   static constexpr int kThreads = (kWaves + (kPermutes ? kGroupTileRows : 0)) * arch::kWave;
   static constexpr int kLanes = kWaves * arch::kWave;  // that multiply, and store outputs
 
-  // Sets of fragments. With two a tile is decoded while the one before is multiplied.
+  // Sets of fragments. With two a tile is decoded while the one before is multiplied; with one,
+  // half of it while the other half of that is.
   static constexpr int kSets = kPermutes ? 2 : 1;
 
   // A launch gives each wave the same: what one side gives up the other may take. With 32 tokens

@@ -47,19 +47,21 @@ NF12_DEVICE void copy_column(const WarpgroupParams& p, const WarpgroupPlace& pla
 
 // To bring a column takes a lane 300 cycles, for which the other waves of its group wait (H200,
 // 2026-11-30). So the waves that multiply by the same columns bring them in turn.
-NF12_DEVICE int first_brought(const WarpgroupPlace& place, int turns) {
-  return place.group / turns * kGroupTileRows + place.wave % kGroupTileRows;
-}
+struct Bringer {
+  int next;  // the first of its steps whose column it has to bring
+  int due;   // the step from which on there may be room
+};
 
-// One lane, before its wave waits for the column of step t: `next`, the first of the steps whose
-// columns it has to bring, if that has to be on its way now or there is room, and those after it.
-// The wave has seen the columns of all steps before t, so of the barrier's phases the one that is
-// asked for is the last one or this.
+// One lane, before its wave waits for the column of step t: the columns that have to be on their
+// way now or have room. The wave has seen the columns of all steps before t, so of the barrier's
+// phases the one that is asked for is the last one or this.
 template <WarpgroupConfig config>
 NF12_DEVICE void bring_tokens(const WarpgroupParams& p, const WarpgroupPlace& place, int t,
-                              const arch::Shared<uint32_t>& shared, int& next) {
+                              const arch::Shared<uint32_t>& shared, Bringer& bringer) {
   using Plan = WarpgroupPlan<config>;
   const int turns = p.cluster.turns, shift = ring_shift<config>(turns);
+  int next = bringer.next;
+  bringer.due = t + 1;
   NF12_NO_UNROLL
   while (next < t + (1 << shift) && next < place.count) {
     const int column = place.turn + (next & ((1 << shift) - 1)) * turns, phase = next >> shift;
@@ -72,6 +74,7 @@ NF12_DEVICE void bring_tokens(const WarpgroupParams& p, const WarpgroupPlace& pl
     }
     copy_column<config>(p, place, place.turn + next * turns, column, shared);
     next += place.row_groups * kGroupTileRows;
+    bringer = {next, next - (1 << shift) + 1};
   }
 }
 

@@ -15,65 +15,81 @@
 
 namespace nf12 {
 
-// In words of the block's shared memory: the place of a stage, a multiple of 16.
+// A stage is named by its bytes from the ring's begin on.
 template <bool permutes>
 struct WaveTiles;
 
 template <>
 struct WaveTiles<true> {
   using Fragments = arch::MmaFragments;
-  arch::Shared<uint32_t> shared;
+  uint32_t signs, codes;
   DecodeConstants mask;
 
-  NF12_DEVICE explicit WaveTiles(const arch::Shared<uint32_t>& shared) : shared(shared) {}
-  NF12_DEVICE void copy(bool wanted, int stage, const uint8_t* tile) const {
-    copy_tile(wanted, shared, stage, tile);
+  NF12_DEVICE explicit WaveTiles(uint32_t ring) {
+    signs = ring + 16 * arch::lane();
+    codes = ring + kCodesOffset + 8 * arch::lane();
+    for (uint32_t* value : {&signs, &codes}) arch::hold(*value);
   }
-  NF12_DEVICE void decode(int stage, uint32_t (&w)[kLanePairs]) const {
-    decode_tile(read_tile(shared, stage), mask, w);
+  NF12_DEVICE void copy(uint32_t stage, const uint8_t* tile) const {
+    NF12_UNROLL
+    for (int i = 0; i < 3; ++i) arch::copy16(signs + stage + 512 * i, tile + 512 * i);
+  }
+  NF12_DEVICE void decode(uint32_t stage, uint32_t (&w)[kLanePairs]) const {
+    LaneTile tile;
+    NF12_UNROLL
+    for (int run = 0; run < 2; ++run) {
+      const arch::Words<4> four = arch::load_shared16(signs + stage + 512 * run);
+      const arch::Words<2> two = arch::load_shared8(codes + stage + 256 * run);
+      NF12_UNROLL
+      for (int i = 0; i < 4; ++i) tile.signs[4 * run + i] = four.w[i];
+      tile.codes[2 * run] = two.w[0];
+      tile.codes[2 * run + 1] = two.w[1];
+    }
+    decode_tile(tile, mask, w);
   }
 };
 
 template <>
 struct WaveTiles<false> {
   using Fragments = arch::WarpgroupFragments;
-  uint32_t to_signs, to_codes;  // addresses in a stage at word 0: where a lane's pieces go
+  uint32_t to_signs, to_codes;  // where a lane's pieces go
   uint32_t signs, codes;        // and where it picks its pairs
   uint32_t rotation;            // of its codes
+  uint32_t bias = kExponentBias;
 
-  NF12_DEVICE explicit WaveTiles(const arch::Shared<uint32_t>& shared) {
-    const uint32_t lane = arch::lane(), base = arch::shared_address(shared, 0);
-    to_signs = base + 16 * ((lane & ~3u) | ((lane ^ lane / 8) & 3));
-    to_codes = base + kCodesOffset + 16 * (lane ^ (lane / 8 & 1));
-    signs = base + lane / 4 * 64 + lane / 8 * 16 + lane % 4 * 2;
-    codes = base + kCodesOffset + lane / 4 * 32 + lane / 16 * 16;
+  NF12_DEVICE explicit WaveTiles(uint32_t ring) {
+    const uint32_t lane = arch::lane();
+    to_signs = ring + 16 * ((lane & ~3u) | ((lane ^ lane / 8) & 3));
+    to_codes = ring + kCodesOffset + 16 * (lane ^ (lane / 8 & 1));
+    signs = ring + lane / 4 * 64 + lane / 8 * 16 + lane % 4 * 2;
+    codes = ring + kCodesOffset + lane / 4 * 32 + lane / 16 * 16;
     rotation = (7 - lane % 4 * 4) & 31;
-    for (uint32_t* value : {&to_signs, &to_codes, &signs, &codes, &rotation}) arch::hold(*value);
+    for (uint32_t* value : {&to_signs, &to_codes, &signs, &codes, &rotation, &bias})
+      arch::hold(*value);
   }
 
-  NF12_DEVICE void copy(bool wanted, int stage, const uint8_t* tile) const {
-    if (!wanted) return;
-    const uint8_t* from = tile + 16 * arch::lane();
-    arch::copy16(to_signs + 4 * stage, from);
-    arch::copy16(to_signs + 4 * stage + 512, from + 512);
-    arch::copy16(to_codes + 4 * stage, from + 1024);
+  NF12_DEVICE void copy(uint32_t stage, const uint8_t* tile) const {
+    arch::copy16(to_signs + stage, tile);
+    arch::copy16(to_signs + stage + 512, tile + 512);
+    arch::copy16(to_codes + stage, tile + 1024);
   }
 
-  NF12_DEVICE void decode(int stage, uint32_t (&w)[kLanePairs]) const {
+  // 32 columns: the fragments of two steps.
+  template <int columns>
+  NF12_DEVICE void decode(uint32_t stage, uint32_t (&w)[kLanePairs]) const {
     NF12_UNROLL
-    for (uint32_t part = 0; part < 4; ++part) {  // 32 columns of eight rows
-      const uint32_t columns = part / 2, rows = part % 2;
+    for (uint32_t rows = 0; rows < 2; ++rows) {
       const arch::Words<4> words =
-          arch::load_shared16(((codes + 4 * stage) ^ 16 * columns) + 256 * rows);
+          arch::load_shared16(((codes + stage) ^ 16 * columns) + 256 * rows);
       NF12_UNROLL
       for (uint32_t i = 0; i < 4; ++i) {  // eight columns
         const uint32_t step = 2 * columns + i / 2, half = i % 2;
         const uint32_t pair =
-            arch::load_shared2(((signs + 4 * stage) ^ 16 * step) + 512 * rows + 8 * half);
+            arch::load_shared2(((signs + stage) ^ 16 * step) + 512 * rows + 8 * half);
         const uint32_t twice = arch::permute_bytes<0, 0, 1, 1>(pair, pair);
         w[4 * step + 2 * half + rows] =
             arch::merge_bits(kCodeMask, arch::rotate_left(words.w[i], rotation),
-                             arch::and_or(twice, kSignMantissaMask, kExponentBias));
+                             arch::and_or(twice, kSignMantissaMask, bias));
       }
     }
   }

@@ -31,7 +31,7 @@ namespace nf12 {
 
 // The sums of one k-block set out; weights of the second next are decoded meanwhile.
 template <WideConfig config>
-NF12_DEVICE void multiply_and_decode(uint64_t a, uint64_t b, bool add, const DecodeConstants& mask,
+NF12_DEVICE void multiply_and_decode(uint32_t a, uint32_t b, bool add, const DecodeConstants& mask,
                                      const WideDecoder<config>& d,
                                      float (&sums)[WidePlan<config>::kSums]) {
   arch::open_products();
@@ -55,8 +55,8 @@ NF12_DEVICE void multiply_tiles(const WideParams& p, uint32_t shared, WideWalk w
   const WidePlace place = WidePlace::of(wave);
   const uint32_t buffers =
       shared + Plan::kDecoded + place.group * Plan::kBuffers * Plan::kBufferBytes;
-  const uint64_t a = arch::operand_at(buffers);
-  const uint64_t b = arch::operand_at(shared + Plan::kTokenRing);
+  const uint32_t a = arch::operand_at(buffers);
+  const uint32_t b = arch::operand_at(shared + Plan::kTokenRing);
   float sums[Plan::kSums] = {};
 
   WideDecoder<config> decoder = WideDecoder<config>::of(shared, wave);

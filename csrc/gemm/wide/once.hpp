@@ -167,8 +167,8 @@ NF12_DEVICE void multiply_decoded(const OnceParams& p, uint32_t shared, const On
   using Plan = OncePlan<tokens>;
   const int wave = arch::wave(), lane = arch::lane();
   const WidePlace place = WidePlace::of(wave);
-  const uint64_t a = arch::operand_at(shared + place.group * Plan::kGroupBytes);
-  const uint64_t b = arch::operand_at(shared + kOnceBlockBytes);
+  const uint32_t a = arch::operand_at(shared + place.group * Plan::kGroupBytes);
+  const uint32_t b = arch::operand_at(shared + kOnceBlockBytes);
   const uint32_t staging = shared + Plan::kStaging + place.group * 2 * Plan::kGroupBytes;
   float sums[tokens / 2] = {};
   WideRing<Plan::kStages> ring = {0, 0};
@@ -178,7 +178,7 @@ NF12_DEVICE void multiply_decoded(const OnceParams& p, uint32_t shared, const On
     NF12_NO_UNROLL
     for (int column = 0; column < p.wide.columns; ++column) {
       arch::wait_barrier(shared + Plan::kFilled + 8 * ring.stage, ring.parity);
-      const uint64_t at = ring.stage * (Plan::kStageBytes / 16);
+      const uint32_t at = ring.stage * (Plan::kStageBytes / 16);
       arch::open_products();
       NF12_UNROLL
       for (int i = 0; i < kWideColumns / 16; ++i)
