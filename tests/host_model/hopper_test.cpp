@@ -213,6 +213,23 @@ TEST(what_copies_read_stays) {
   expect_reported(kernel(2, false), "ends while its copies", 2);
 }
 
+TEST(posted_words_are_watched_and_no_more) {
+  const Kernel right = [] {
+    if (arch::wave() == 0 && arch::lane() == 0) arch::post_word(memory(), -1);
+    arch::sync_block();
+    if (arch::wave() == 0 && arch::lane() == 0) arch::post_word(memory(), 7);
+    if (arch::wave() > 0) arch::await_word(memory(), 7);
+  };
+  EXPECT(report_of(right).empty(), report_of(right));
+  expect_reported([] { arch::posted_word(memory()); }, "nobody posted");
+  expect_reported(
+      [] {
+        arch::post_word(memory(), 1);
+        arch::load_shared4(memory());
+      },
+      "which is posted");
+}
+
 TEST(registers_are_taken_from_those_given) {
   const auto trade = []<int given, int taken>() {
     if (arch::wave() < arch::kGroupWaves)

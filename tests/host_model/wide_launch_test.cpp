@@ -141,6 +141,28 @@ TEST(boxes_are_what_the_tensor_unit_takes) {
   EXPECT(wide_takes(apart), "of one tile row the stride does not matter");
 }
 
+// What a wave that decodes relies on when it waits for the copies of its own block: these never ask
+// for a job that comes after their own place in the order of jobs.
+TEST(copies_ask_for_jobs_no_later_than_their_place) {
+  for (const int row_blocks : {1, 2, 7, 40, 152})
+    for (const int token_tiles : {1, 2, 3, 8, 65})
+      for (const int clusters : {1, 2, 15, 66}) {
+        OnceParams p = {};
+        p.wide.gemm.weight = weight_of(row_blocks * kWideRows, 64);
+        p.wide.gemm.m = token_tiles * kOnceTokens;
+        once_grid({.tokens = kOnceTokens, .once = true, .blocks = kOnceBlocks * clusters}, p);
+        const int at_once = p.wide.blocks / kOnceBlocks;
+        for (int tile = 0; tile < p.wide.tiles; ++tile)
+          for (int rank = 0; rank < kOnceBlocks; ++rank) {
+            const int round = tile / at_once;
+            const int block = tile / token_tiles * kOnceBlocks + rank;
+            if (block < row_blocks && block / p.together > round)
+              EXPECT(false, "row blocks ", row_blocks, ", tiles of tokens ", token_tiles,
+                     ", clusters ", clusters, ": tile ", tile, " in round ", round);
+          }
+      }
+}
+
 // Eight lanes that store at once, or the matrix unit's eight rows: 16 bytes each, in all banks.
 TEST(pieces_lie_apart_and_each_weight_once) {
   std::vector<bool> taken(kTileWeights);

@@ -204,6 +204,14 @@ TEST(every_number_of_blocks) {
 }
 
 // The rings go round several times.
+// Rows that are longer than what waves may decode ahead of the copies; clusters of unequal work.
+TEST(decoding_keeps_near_the_copies) {
+  Random random(17);
+  const int groups = kOnceLead + 3;
+  Problem problem(5, kWideRows * 5, kTileColumns * (kOnceGroup * groups - 1), once(4));
+  expect_integers_right(problem, random);
+}
+
 TEST(long_rows) {
   Random random(4);
   Cases cases(4);

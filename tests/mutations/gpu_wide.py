@@ -10,6 +10,7 @@ LAUNCH = "csrc/gemm/wide/launch.hpp"
 ONCE_EACH = "host_wide_launch_test every_k_block_once"
 LIMITS = "host_wide_launch_test every_choice_of_a_shape_is_within_the_limits"
 PIECES = "host_wide_launch_test pieces_lie_apart_and_each_weight_once"
+IN_ORDER = "host_wide_launch_test copies_ask_for_jobs_no_later_than_their_place"
 BOXES = "host_wide_launch_test boxes_are_what_the_tensor_unit_takes"
 
 WIDE = [
@@ -41,6 +42,13 @@ WIDE = [
         "all = std::min(tiles * columns, processors);",
         "all = processors;",
         LIMITS,
+    ),
+    Mutant(
+        "wide_rows_at_a_time_rounded_down",
+        LAUNCH,
+        "kOnceBlocks * ((clusters + p.wide.token_tiles - 1) / p.wide.token_tiles));",
+        "kOnceBlocks * std::max(1, clusters / p.wide.token_tiles));",
+        IN_ORDER,
     ),
     Mutant(
         "wide_a_single_rows_stride",

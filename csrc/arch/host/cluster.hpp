@@ -36,6 +36,7 @@ struct SharedWord {
   bool written = false;
   bool in_flight = false;   // a copy or another block's word is on its way here
   bool in_barrier = false;  // which plain accesses may not touch
+  bool posted = false;      // a number to watch, likewise
   Write write = {};
   Accesses reads = {}, adds = {};  // since the write
   // For copies and matrix instructions, which do not see what lanes write as other lanes do:

@@ -277,6 +277,10 @@ void wait_until_least(const uint32_t* p, uint32_t value) {
   wait_until("await_count", [=] { return *p >= value; });
 }
 
+void wait_until_posted(uint32_t at, int32_t least) {
+  wait_until("await_word", [=] { return posted_word(at) >= least; });
+}
+
 // ---- registers ----
 
 void set_registers(const char* word, int registers, bool takes) {

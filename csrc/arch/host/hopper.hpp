@@ -68,6 +68,7 @@ void check_settled(const float* sums);
 void multiply(float* sums, int count, uint32_t a, const uint32_t* registers, uint32_t b, bool add);
 void wait_until_equal(const uint64_t* p, uint64_t value);
 void wait_until_least(const uint32_t* p, uint32_t value);
+void wait_until_posted(uint32_t at, int32_t least);
 void sync_cluster();
 }  // namespace host
 
@@ -93,6 +94,15 @@ inline uint32_t peek_shared4(uint32_t at) {
   const host::Place place = host::place_of(at, 4);
   return host::shared_peek(place.array, place.word);
 }
+inline void post_word(uint32_t at, int32_t value) {
+  const host::Place place = host::place_of(at, 4);
+  host::shared_post(place.array, place.word, static_cast<uint32_t>(value));
+}
+inline int32_t posted_word(uint32_t at) {
+  const host::Place place = host::place_of(at, 4);
+  return static_cast<int32_t>(host::shared_posted(place.array, place.word));
+}
+inline void await_word(uint32_t at, int32_t least) { host::wait_until_posted(at, least); }
 inline void store_shared2(uint32_t at, uint16_t value) {
   const host::Place place = host::place_of(at & ~2u, 4);
   host::shared_store_half(place.array, 2 * place.word + static_cast<int>(at / 2 % 2), value);

@@ -31,7 +31,9 @@ namespace host {
 struct SharedArray;
 SharedArray* shared_array(const char* name, int count);
 uint32_t shared_load(SharedArray* array, int i);
-uint32_t shared_peek(SharedArray* array, int i);  // which perhaps nobody wrote
+uint32_t shared_peek(SharedArray* array, int i);             // which perhaps nobody wrote
+void shared_post(SharedArray* array, int i, uint32_t bits);  // for shared_posted alone
+uint32_t shared_posted(SharedArray* array, int i);
 void shared_store(SharedArray* array, int i, uint32_t bits);
 void shared_add(SharedArray* array, int i, uint32_t value);
 // Of half a word: several lanes may write different halves of one.
@@ -129,7 +131,6 @@ inline Words<count> uniform_load(const void* base, uint32_t offset) {
   return read_global<Words<count>>(base, offset, 4);
 }
 
-inline int leading_zeros(uint32_t value) { return __builtin_clz(value); }
 inline uint32_t ballot(bool condition) { return host::meet_wave_ballot(condition); }
 template <int mask>
 inline uint32_t swap_in_quad(uint32_t value) {

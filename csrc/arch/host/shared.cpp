@@ -22,6 +22,8 @@ SharedWord& shared_word(SharedArray* array, int i, const char* access) {
            std::to_string(array->words.size()) + " words");
   if (array->words[i].in_barrier)
     report(std::string(access) + " of " + name_of_word(array, i) + ", which is part of a barrier");
+  if (array->words[i].posted)
+    report(std::string(access) + " of " + name_of_word(array, i) + ", which is posted");
   return array->words[i];
 }
 
@@ -255,6 +257,19 @@ uint32_t shared_load(SharedArray* array, int i) {
   check_write_known(array, i, "read");
   check_known(array, i, "read", word.adds, "added to");
   word.reads.note(self().known, current->running, self().position);
+  return word.bits;
+}
+
+void shared_post(SharedArray* array, int i, uint32_t bits) {
+  SharedWord& word = array->words.at(i);
+  if (!word.posted) shared_word(array, i, "post");
+  word.posted = true;
+  word.bits = bits;
+}
+
+uint32_t shared_posted(SharedArray* array, int i) {
+  const SharedWord& word = array->words.at(i);
+  if (!word.posted) report("watches " + name_of_word(array, i) + ", which nobody posted");
   return word.bits;
 }
 

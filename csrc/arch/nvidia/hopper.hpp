@@ -39,6 +39,18 @@ NF12_DEVICE uint32_t load_shared4(uint32_t at) {
 }
 // Of a word that perhaps nobody wrote.
 NF12_DEVICE uint32_t peek_shared4(uint32_t at) { return load_shared4(at); }
+// A number that one lane sets and others watch; it says nothing about other accesses.
+NF12_DEVICE void post_word(uint32_t at, int32_t value) {
+  asm volatile("st.relaxed.cta.shared.u32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
+}
+NF12_DEVICE int32_t posted_word(uint32_t at) {
+  int32_t out;
+  asm volatile("ld.relaxed.cta.shared.u32 %0, [%1];" : "=r"(out) : "r"(at) : "memory");
+  return out;
+}
+NF12_DEVICE void await_word(uint32_t at, int32_t least) {
+  while (posted_word(at) < least) __nanosleep(100);
+}
 NF12_DEVICE Words<2> load_shared8(uint32_t at) {
   Words<2> out;
   asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
@@ -232,10 +244,7 @@ NF12_DEVICE void store_global2(uint8_t* p, uint16_t value) {
   asm volatile("st.global.u16 [%0], %1;" ::"l"(p), "h"(value) : "memory");
 }
 // What this lane wrote before is there for the copies of whoever sees the count.
-NF12_DEVICE void show_to_copies_everywhere() {
-  asm volatile("fence.proxy.async;" ::: "memory");
-  __threadfence();
-}
+NF12_DEVICE void show_to_copies_everywhere() { asm volatile("fence.proxy.async;" ::: "memory"); }
 NF12_DEVICE uint32_t take_ticket(uint32_t* counter) { return atomicAdd(counter, 1u); }
 NF12_DEVICE void count_up(uint32_t* counter) {
   asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");

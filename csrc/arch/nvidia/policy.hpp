@@ -110,7 +110,6 @@ NF12_DEVICE uint32_t broadcast(uint32_t value, int from) {
   return __shfl_sync(0xFFFFFFFFu, value, from);
 }
 
-NF12_DEVICE int leading_zeros(uint32_t value) { return __clz(static_cast<int>(value)); }
 NF12_DEVICE uint32_t ballot(bool condition) { return __ballot_sync(0xFFFFFFFFu, condition); }
 
 template <int mask>

@@ -1,6 +1,7 @@
 // Tiles of a wave that come one after the other through shared memory, and the escapes of each:
 // index words 32 tiles ahead, a list's entries one tile ahead.
 #pragma once
+#include <bit>
 #include <type_traits>
 
 #include "csrc/gemm/matrix/weights.hpp"
@@ -93,7 +94,7 @@ NF12_DEVICE void patch_next(const PackedView& weight, const arch::Shared<uint32_
   const uint32_t listed = index.listed;
   index.listed >>= 1;
   if ((listed & 3) == 0) return;  // neither this tile nor the next, and more words are here
-  const int here = arch::leading_zeros(listed);
+  const int here = std::countl_zero(listed);
   if (listed & 1) {
     const IndexWord word = IndexWord::from_bits(arch::broadcast(index.own, here));
     const uint32_t* entries = weight.escapes + int64_t{word.quad} * kEntriesPerQuad;

@@ -12,10 +12,9 @@
 //   jobs, in order    row blocks that are worked on together: all their rows of group 0, then of
 //                     group 1, ...
 //
-// Decoding waits for nothing, so nobody waits for a block that has not started. A cluster of two
-// blocks takes two neighbouring row blocks of the same tokens.
-// 848 us for what the other kernel needs 967 for and cuBLAS 838 (H200, 2026-11-29, m 4096, 8192 x
-// 8192); without the sharing of x 862.
+// Decoding waits for the copies of its own block alone, so nobody waits for a block that has not
+// started. A cluster of two blocks takes two neighbouring row blocks of the same tokens: without
+// sharing x 2 % slower (H200, 2026-11-29, m 4096, 8192 x 8192).
 //
 // Order of a sum: k-blocks ascending. Not handled: what wide_takes refuses.
 #pragma once
@@ -29,26 +28,23 @@ namespace nf12 {
 
 struct OnceJob {
   int block, tile_row, group;  // tile_row: of the block
+  int position;                // the groups before its own, of all row blocks
 };
-NF12_DEVICE OnceJob job_of(const OnceParams& p, int ticket) {
-  const int of_group = p.together * kWideTileRows, of_chunk = of_group * p.groups;
-  const int chunk = ticket / of_chunk, in_chunk = ticket % of_chunk;
-  OnceJob job;
-  job.group = in_chunk / of_group;
-  job.block = chunk * p.together + in_chunk % of_group / kWideTileRows;
-  job.tile_row = in_chunk % kWideTileRows;
-  return job;
-}
 
-NF12_DEVICE void write_decoded(const LaneTile& tile, const DecodeConstants& mask, uint8_t* to) {
-  NF12_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    arch::Words<4> out;
-    decode_quad<0>(tile.signs[2 * i], tile.codes[i], mask, out.w);
-    decode_quad<1>(tile.signs[2 * i + 1], tile.codes[i], mask, out.w + 2);
-    arch::store_stream16(to + piece_byte(arch::lane(), i), out);
+// Where jobs lie, for a wave whose tickets ascend: no division.
+struct OnceJobs {
+  int first = 0, block = 0, group = 0;  // the ticket and the row block that a group begins with
+  int position = 0;
+
+  NF12_DEVICE OnceJob at(const OnceParams& p, int ticket) {
+    const int of_group = p.together * kWideTileRows;
+    NF12_NO_UNROLL
+    for (; ticket - first >= of_group; first += of_group, ++position)
+      if (++group == p.groups) group = 0, block += p.together;
+    const int job = ticket - first;
+    return {block + job / kWideTileRows, job % kWideTileRows, group, position};
   }
-}
+};
 
 NF12_DEVICE void write_escapes(const PackedView& weight, const IndexWord& word, uint8_t* to) {
   const uint32_t* quads = weight.escapes + int64_t{word.quad} * kEntriesPerQuad;
@@ -70,56 +66,119 @@ NF12_DEVICE void write_escapes(const PackedView& weight, const IndexWord& word, 
   }
 }
 
-NF12_DEVICE void decode_job(const OnceParams& p, const OnceJob& job) {
+// A job whose tiles are on their way.
+struct OnceWork {
+  LaneTile tiles[kOnceGroup];
+  int count;          // of them; none in a row block past the last one
+  uint32_t words;     // index words, one a lane
+  uint8_t* to;        // the place of the first tile
+  uint32_t* counter;  // of its group
+};
+
+NF12_DEVICE void begin_work(const OnceParams& p, const OnceJob& job, OnceWork& work) {
   const PackedView& weight = p.wide.gemm.weight;
-  const DecodeConstants mask;
   const int lane = arch::lane(), last_row = tile_rows_of(weight) - 1;
+  const int first = job.group * kOnceGroup, left = p.wide.columns - first;
+  work.count = job.block >= p.row_blocks ? 0 : left < kOnceGroup ? left : kOnceGroup;
+  if (work.count == 0) return;
   const int wanted = job.block * kWideTileRows + job.tile_row;
   const int64_t row = wanted < last_row ? wanted : last_row;  // past it: rows that nobody stores
-  const int first = job.group * kOnceGroup, left = p.wide.columns - first;
-  const int count = left < kOnceGroup ? left : kOnceGroup;
-  uint8_t* to = p.decoded + (int64_t{job.block} * p.wide.columns + first) * kOnceBlockBytes +
-                job.tile_row * (kTileWeights * 2);
-  uint32_t words =
-      lane < count
-          ? arch::load_words<1>(weight.index + row * weight.index_stride + first + lane).w[0]
-          : 0;
-  LaneTile tile[kOnceGroup];
-  NF12_UNROLL
-  for (int i = 0; i < kOnceGroup; ++i)
-    tile[i] = load_tile(weight.tile(row, first + (i < count ? i : count - 1)), 16 * lane, 8 * lane);
-  if (!IndexWord::from_bits(words).is_inside(weight.quads)) words = 0;
-  NF12_UNROLL
-  for (int i = 0; i < kOnceGroup; ++i)
-    if (i < count) write_decoded(tile[i], mask, to + i * kOnceBlockBytes);
-  if (arch::ballot(words != 0) == 0) return;
-  arch::sync_wave();  // all lanes' weights are there to be written over
-  NF12_NO_UNROLL
-  for (int i = 0; i < count; ++i) {
-    const uint32_t word = arch::broadcast(words, i);
-    if (word != 0) write_escapes(weight, IndexWord::from_bits(word), to + i * kOnceBlockBytes);
+  work.to = p.decoded + (int64_t{job.block} * p.wide.columns + first) * kOnceBlockBytes +
+            job.tile_row * (kTileWeights * 2);
+  work.counter = p.counts + 1 + job.block * p.groups + job.group;
+  const uint8_t* from = weight.tile(row, first);
+  const uint32_t* index = weight.index + row * weight.index_stride + first;
+  work.words = lane < work.count ? arch::load_words<1>(index + lane).w[0] : 0;
+  const auto load = [&](int i) {
+    work.tiles[i] = load_tile(from + i * kTileBytes, 16 * lane, 8 * lane);
+  };
+  if (work.count == kOnceGroup) {
+    NF12_UNROLL
+    for (int i = 0; i < kOnceGroup; ++i) load(i);
+  } else {
+    NF12_UNROLL
+    for (int i = 0; i < kOnceGroup; ++i)
+      if (i < work.count) load(i);
   }
 }
 
-// A whole wave. The next ticket is drawn while a job is done.
-NF12_DEVICE void decode_weights(const OnceParams& p) {
+NF12_DEVICE void finish_work(const PackedView& weight, OnceWork& work) {
+  const DecodeConstants mask;
+  const int lane = arch::lane();
+  uint8_t* const pieces[2] = {work.to + piece_byte(lane, 0), work.to + piece_byte(lane, 1)};
+  const auto store = [&](int i) {
+    const LaneTile& tile = work.tiles[i];
+    NF12_UNROLL
+    for (int piece = 0; piece < 4; ++piece) {
+      arch::Words<4> out;
+      decode_quad<0>(tile.signs[2 * piece], tile.codes[piece], mask, out.w);
+      decode_quad<1>(tile.signs[2 * piece + 1], tile.codes[piece], mask, out.w + 2);
+      arch::store_stream16(pieces[piece % 2] + i * kOnceBlockBytes + piece / 2 * 1024, out);
+    }
+  };
+  if (work.count == kOnceGroup) {  // without a branch between tiles: three waves have to keep up
+    NF12_UNROLL
+    for (int i = 0; i < kOnceGroup; ++i) store(i);
+  } else {
+    NF12_UNROLL
+    for (int i = 0; i < kOnceGroup; ++i)
+      if (i < work.count) store(i);
+  }
+  if (arch::ballot(work.words != 0) == 0) return;
+  if (!IndexWord::from_bits(work.words).is_inside(weight.quads)) work.words = 0;
+  arch::sync_wave();  // all lanes' weights are there to be written over
+  NF12_NO_UNROLL
+  for (int i = 0; i < work.count; ++i) {
+    const uint32_t word = arch::broadcast(work.words, i);
+    if (word != 0) write_escapes(weight, IndexWord::from_bits(word), work.to + i * kOnceBlockBytes);
+  }
+}
+
+// A whole wave. What it stored has time to arrive while the next job's tiles are on their way: the
+// fence waits for both. Tickets are drawn two jobs ahead.
+//
+// `position`: where the block's own copies are, in groups. Jobs far ahead of it wait: what they
+// write would leave the L2 before it is read. The waiting ends, as copies never ask for a job
+// behind their own place in the order of jobs: the first job that is not done waits for copies that
+// have all they need to get there.
+template <int tokens>
+NF12_DEVICE void decode_weights(const OnceParams& p, uint32_t shared) {
+  const uint32_t position = shared + OncePlan<tokens>::kPosition;
+  const PackedView& weight = p.wide.gemm.weight;
   const int lane = arch::lane();
   const int chunks = (p.row_blocks + p.together - 1) / p.together;
   const int jobs = chunks * p.together * kWideTileRows * p.groups;
   uint32_t ticket = 0;
-  if (lane == 0) ticket = arch::take_ticket(p.counts);
-  int now = static_cast<int>(arch::broadcast(ticket, 0));
+  const auto draw = [&] {
+    if (lane == 0) ticket = arch::take_ticket(p.counts);
+  };
+  const auto drawn = [&] { return static_cast<int>(arch::broadcast(ticket, 0)); };
+  OnceJobs all;
+  OnceWork work;
+  draw();
+  int now = drawn();
+  draw();
+  OnceJob job = all.at(p, now);
+  work.count = 0;
+  bool begun = false;
   NF12_NO_UNROLL
   while (now < jobs) {
-    if (lane == 0) ticket = arch::take_ticket(p.counts);
-    const OnceJob job = job_of(p, now);
-    if (job.block < p.row_blocks) {
-      decode_job(p, job);
-      arch::show_to_copies_everywhere();
-      arch::sync_wave();
-      if (lane == 0) arch::count_up(p.counts + 1 + job.block * p.groups + job.group);
+    if (!begun) {
+      arch::await_word(position, job.position - kOnceLead);
+      begin_work(p, job, work);
     }
-    now = static_cast<int>(arch::broadcast(ticket, 0));
+    if (work.count > 0) finish_work(weight, work);
+    uint32_t* counter = work.count > 0 ? work.counter : nullptr;
+    now = drawn();
+    draw();
+    job = all.at(p, now);
+    begun = now < jobs && arch::posted_word(position) >= job.position - kOnceLead;
+    begun = arch::ballot(begun) != 0;  // whoever looked later may see more
+    if (begun) begin_work(p, job, work);
+    if (counter == nullptr) continue;
+    arch::show_to_copies_everywhere();
+    arch::sync_wave();
+    if (lane == 0) arch::count_up(counter);
   }
 }
 
@@ -140,6 +199,7 @@ NF12_DEVICE void copy_operands(const OnceParams& p, uint32_t shared, const OnceT
   using Plan = OncePlan<tokens>;
   constexpr int kOwn = tokens / kOnceBlocks;
   WideRing<Plan::kStages> ring = {0, 1};
+  int position = 0;
   NF12_NO_UNROLL
   for (int tile = tiles.first; tile < p.wide.tiles; tile += tiles.stride) {
     const int token = tile % p.wide.token_tiles * tokens + tiles.rank * kOwn;
@@ -155,11 +215,15 @@ NF12_DEVICE void copy_operands(const OnceParams& p, uint32_t shared, const OnceT
       arch::expect_bytes(filled, Plan::kStageBytes);
       arch::copy_box_to((1 << kOnceBlocks) - 1, stage + kOnceBlockBytes + tiles.rank * kOwn * 128,
                         &p.wide.x_map, filled, column * kWideColumns, token);
-      if (column % kOnceGroup == 0) arch::await_count(counts + column / kOnceGroup, kWideTileRows);
+      if (column % kOnceGroup == 0) {
+        arch::post_word(shared + Plan::kPosition, position++);
+        arch::await_count(counts + column / kOnceGroup, kWideTileRows);
+      }
       arch::copy_bytes(stage, from + int64_t{column} * kOnceBlockBytes, kOnceBlockBytes, filled);
       ring.advance();
     }
   }
+  arch::post_word(shared + Plan::kPosition, INT32_MAX);
 }
 
 template <int tokens>
@@ -217,6 +281,7 @@ NF12_DEVICE void once_gemm(const OnceParams& p) {
       arch::open_barrier(shared + Plan::kFilled + 8 * i, 1);
       arch::open_barrier(shared + Plan::kRead + 8 * i, kTokenWave * kOnceBlocks);
     }
+    arch::post_word(shared + Plan::kPosition, 0);
     arch::show_barriers();
     arch::prefetch_map(&p.wide.x_map);
     arch::prefetch_map(&p.wide.y_map);
@@ -228,7 +293,7 @@ NF12_DEVICE void once_gemm(const OnceParams& p) {
   } else {
     arch::give_registers<88>();
     if (wave > kTokenWave)
-      decode_weights(p);
+      decode_weights<tokens>(p, shared);
     else if (lane == 0)
       copy_operands<tokens>(p, shared, tiles);
   }
