@@ -198,7 +198,9 @@ def main() -> int:
     record |= json.loads((BUILD / "built.json").read_text())
     results, tests = run_plain()
     record |= results
-    record["sanitizer"] = {tool: run_sanitizer(tool, tests) for tool in SANITIZERS}
+    with ThreadPoolExecutor(len(SANITIZERS)) as pool:
+        found_by = list(pool.map(lambda tool: run_sanitizer(tool, tests), SANITIZERS))
+    record["sanitizer"] = dict(zip(SANITIZERS, found_by, strict=True))
     slug = "-".join(record["card"].lower().split())
     path = options.output or RECORDS / f"{slug}.json"
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,12 @@ template <int stages>
 struct WideRing {
   int stage;
   uint32_t parity;
+  // That of the k-block with this number, of a block's. Where all waves count the same, ptxas keeps
+  // what follows from it in scalar registers.
+  NF12_DEVICE static WideRing at(int number) {
+    const auto n = static_cast<uint32_t>(number);
+    return {static_cast<int>(n % stages), n / stages & 1};
+  }
   NF12_DEVICE void advance() {
     if (++stage == stages) {
       stage = 0;
@@ -108,7 +114,8 @@ NF12_DEVICE void copy_lists(const WideParams& p, uint32_t shared, WideWalk walk)
       const uint32_t filled = shared + Plan::kEncodedFilled + 8 * ring.stage;
       arch::wait_barrier(shared + Plan::kEncodedRead + 8 * ring.stage, ring.parity);
       if (copies)
-        arch::store_shared4(shared + Plan::kIndexWords + ring.stage * Plan::kIndexBytes + 4 * own,
+        arch::store_shared4(shared + Plan::kEncoded + ring.stage * Plan::kEncodedBytes +
+                                Plan::kIndexWords + 4 * own,
                             word.bits());
       arch::sync_wave();
       // Its arrival shows the words, and comes before the entries that it counts.

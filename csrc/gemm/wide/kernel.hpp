@@ -32,18 +32,18 @@ namespace nf12 {
 // The sums of one k-block set out; weights of the second next are decoded meanwhile.
 template <WideConfig config>
 NF12_DEVICE void multiply_and_decode(uint32_t a, uint32_t b, bool add, const DecodeConstants& mask,
-                                     const WideDecoder<config>& d,
+                                     const WideDecoder<config>& d, uint32_t buffer,
                                      float (&sums)[WidePlan<config>::kSums]) {
   arch::open_products();
   arch::multiply_shared(sums, a, b, add);
-  decode_piece<0>(mask, d);
+  decode_piece<0>(mask, d, buffer);
   arch::multiply_shared(sums, a + arch::kOperandStep, b + arch::kOperandStep, true);
-  decode_piece<1>(mask, d);
+  decode_piece<1>(mask, d, buffer);
   arch::multiply_shared(sums, a + 2 * arch::kOperandStep, b + 2 * arch::kOperandStep, true);
-  decode_piece<2>(mask, d);
+  decode_piece<2>(mask, d, buffer);
   arch::multiply_shared(sums, a + 3 * arch::kOperandStep, b + 3 * arch::kOperandStep, true);
   arch::close_products();
-  decode_piece<3>(mask, d);
+  decode_piece<3>(mask, d, buffer);
 }
 
 template <WideConfig config>
@@ -61,40 +61,39 @@ NF12_DEVICE void multiply_tiles(const WideParams& p, uint32_t shared, WideWalk w
 
   WideDecoder<config> decoder = WideDecoder<config>::of(shared, wave);
   const int total = walk.total();
-  read_encoded(decoder);
+  read_encoded(decoder, 0);
   NF12_UNROLL
-  for (int ahead = 0; ahead < Plan::kAhead; ++ahead) {
-    if (ahead >= total) break;
-    decode_piece<0>(mask, decoder);
-    decode_piece<1>(mask, decoder);
-    decode_piece<2>(mask, decoder);
-    decode_piece<3>(mask, decoder);
-    finish_decoded(weight, decoder, ahead + 1 < total);
+  for (int first = 0; first < Plan::kAhead; ++first) {
+    if (first >= total) break;
+    decode_piece<0>(mask, decoder, first * Plan::kBufferBytes);
+    decode_piece<1>(mask, decoder, first * Plan::kBufferBytes);
+    decode_piece<2>(mask, decoder, first * Plan::kBufferBytes);
+    decode_piece<3>(mask, decoder, first * Plan::kBufferBytes);
+    finish_decoded(weight, decoder, first, first + 1 < total);
   }
   arch::show_to_copies();
   sync_group(place);
 
-  WideRing<Plan::kTokenStages> ring = {0, 0};
-  int done = 0, buffer = 0;
+  int done = 0;
   NF12_NO_UNROLL
   while (walk.next()) {
     int before = 0;
     NF12_NO_UNROLL
     for (int column = walk.first; column < walk.last; ++column) {
+      const auto ring = WideRing<Plan::kTokenStages>::at(done);
       arch::show_to_copies();  // what the turn before stored: nothing is in flight to wait for
       arch::wait_barrier(shared + Plan::kTokensFilled + 8 * ring.stage, ring.parity);
       // Past the last tile this decodes the last one again, into a buffer that nobody reads.
-      multiply_and_decode(a + buffer * (Plan::kBufferBytes / 16),
+      const int ahead = done + Plan::kAhead;
+      multiply_and_decode(a + decoder.buffer_of(done) / 16,
                           b + ring.stage * (Plan::kTokenBytes / 16), column > walk.first, mask,
-                          decoder, sums);
-      ++done;
-      if (++buffer == Plan::kBuffers) buffer = 0;
-      if (done + 1 < total) finish_decoded(weight, decoder, done + Plan::kAhead < total);
+                          decoder, decoder.buffer_of(ahead), sums);
+      if (ahead < total) finish_decoded(weight, decoder, ahead, ahead + 1 < total);
       arch::await_products<1>();  // of the k-block before: its x and its buffer are free
       if (column > walk.first && lane == 0)
         arch::arrive_barrier(shared + Plan::kTokensRead + 8 * before);
       before = ring.stage;
-      ring.advance();
+      ++done;
       sync_group(place);
     }
     const int row = first_tile_row(p, walk) * kTileRows + place.group * (kWideRows / kWideGroups);
@@ -108,10 +107,10 @@ NF12_DEVICE void multiply_tiles(const WideParams& p, uint32_t shared, WideWalk w
     }
     if (walk.first > 0) gather_sums<config>(p, place, walk, sums);
     // Through the two buffers that hold no weights now.
-    const uint32_t free = (buffer + 3) % Plan::kBuffers * Plan::kBufferBytes;  // the one before
-    const uint32_t other = (buffer + 2) % Plan::kBuffers * Plan::kBufferBytes;
     const WideOutput out = {
-        row, first_token(p, walk, Plan::kTokens), {buffers + free, buffers + other}};
+        row,
+        first_token(p, walk, Plan::kTokens),
+        {buffers + decoder.buffer_of(done + 3), buffers + decoder.buffer_of(done + 2)}};
     store_outputs<Plan::kTokens>(p, place, out, bias, sums);
     if (done < total) {  // the buffers are for weights again
       if (place.elected) arch::await_boxes_read<0>();

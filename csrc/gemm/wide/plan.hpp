@@ -41,20 +41,19 @@ struct WidePlan {
   static constexpr int kTokenBytes = kTokens * kRowBytes;  // of x, a k-block
   static constexpr int kBufferBytes = kWideRows / kWideGroups * kRowBytes;
   static constexpr int kDecodedTileBytes = kTileRows * kRowBytes;
-  // Of a stage: eight encoded tiles, the first entries of the list of each.
+  // Of a stage: eight encoded tiles, the first entries of the list of each, the index words; 0
+  // where nothing is to be done.
   static constexpr int kListBytes = 4 * kFetchedEntries;
   static constexpr int kLists = kWideTileRows * kTileBytes;
-  static constexpr int kEncodedBytes = kLists + kWideTileRows * kListBytes;
+  static constexpr int kIndexWords = kLists + kWideTileRows * kListBytes;
+  static constexpr int kEncodedBytes = kIndexWords + 128;
 
   // In bytes from a multiple of 1,024 on, which the permuted rows need.
   static constexpr int kTokenRing = 0;
   static constexpr int kDecoded = kTokenRing + kTokenStages * kTokenBytes;
   static constexpr int kEncoded = kDecoded + kWideGroups * kBuffers * kBufferBytes;
-  static constexpr int kIndexWords = kEncoded + kEncodedStages * kEncodedBytes;
-  static constexpr int kIndexBytes =
-      4 * kWideTileRows;  // of a stage; 0 where nothing is to be done
   // Barriers, one a stage: filled, and read by all who read.
-  static constexpr int kTokensFilled = kIndexWords + kEncodedStages * kIndexBytes;
+  static constexpr int kTokensFilled = kEncoded + kEncodedStages * kEncodedBytes;
   static constexpr int kTokensRead = kTokensFilled + 8 * kTokenStages;
   static constexpr int kEncodedFilled = kTokensRead + 8 * kTokenStages;
   static constexpr int kEncodedRead = kEncodedFilled + 8 * kEncodedStages;
