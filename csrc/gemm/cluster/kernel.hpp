@@ -135,7 +135,7 @@ NF12_DEVICE void multiply_tiles(const PackedView& weight, const ClusterPlace& pl
   };
   NF12_UNROLL
   for (int t = 0; t < kAhead; ++t) copy_next(t < place.count);
-  open_index(weight, index);
+  open_index(weight, index, 0);
 
   const DecodeConstants mask;
   int stage = 0, column = place.turn, phase = 0;

@@ -199,7 +199,7 @@ NF12_DEVICE void stream_gemm(const StreamParams& p) {
   StreamTokens<config> tokens = {};
   load_tokens(run.count > 0, p.gemm, x + run.column * kTileColumns, tokens);
   copy_tile(run.count > 0, shared, Plan::kRings + arch::wave() * Plan::kRingWords, tile);
-  open_index(weight, index);
+  open_index(weight, index, 0);
   multiply_run<config>(p.gemm, p.columns, shared, run, tile, index, tokens);
   arch::sync_block();
   store_rows<config>(p.gemm, p.columns, shared, run);

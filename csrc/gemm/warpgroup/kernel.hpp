@@ -29,6 +29,7 @@
 // groups by turn, the blocks ascending. Equal launches give equal bits. Not handled
 // (warpgroup_takes): k off a multiple of 64, x off 16 bytes, rows of x that overlap.
 #pragma once
+#include "csrc/gemm/warpgroup/lists.hpp"
 #include "csrc/gemm/warpgroup/permute.hpp"
 #include "csrc/gemm/warpgroup/sums.hpp"
 #include "csrc/gemm/warpgroup/weights.hpp"
@@ -59,7 +60,7 @@ NF12_DEVICE void multiply_tiles(const WarpgroupParams& p, const WarpgroupPlace& 
   if (!Plan::kPermutes && lane == 0) bring_tokens<config>(p, place, 0, shared, bringer);
   NF12_UNROLL
   for (int t = 0; t < kAhead; ++t) copy_next(place.has_row && t < place.count, t * kTileBytes);
-  open_index(weight, index);
+  open_index<kBatchTiles>(weight, index, 0);
 
   const uint32_t tokens = arch::shared_address(shared, Plan::kTokenRing);
   const int copied = place.has_row ? place.count - kAhead : 0;  // steps that copy one more
@@ -75,7 +76,7 @@ NF12_DEVICE void multiply_tiles(const WarpgroupParams& p, const WarpgroupPlace& 
   };
   const auto patch = [&](int t, uint32_t (&w)[kLanePairs]) {
     const DecodedPlace here = {ring + static_cast<int>(stage / 4), rest};
-    patch_next<typename Tiles::Fragments>(weight, shared, here, t, place.count, index, w);
+    patch_listed<typename Tiles::Fragments>(weight, shared, here, t, place.count, index, w);
   };
   const auto decode = [&](int t, uint32_t (&w)[kLanePairs]) {
     if constexpr (Plan::kPermutes) {
@@ -183,7 +184,7 @@ NF12_DEVICE void warpgroup_gemm(const WarpgroupParams& all) {
   if constexpr (Plan::kTradesRegisters) arch::take_registers<Plan::kRegisters>();
   float sums[Plan::kSums] = {};
   if (place.count > 0) {
-    load_index(index, 0, place.has_row ? place.count : 0);
+    load_index<kBatchTiles>(index, 0, place.has_row ? place.count : 0);
     multiply_tiles<config>(all, place, shared, tile, index, sums);
   }
   if (p.turns > 1) join_turns<config>(p, place, shared, sums);
