@@ -196,15 +196,22 @@ def main() -> int:
     record: dict[str, Any] = card()
     record["date"] = datetime.date.today().isoformat()
     record |= json.loads((BUILD / "built.json").read_text())
-    results, tests = run_plain()
-    record |= results
-    with ThreadPoolExecutor(len(SANITIZERS)) as pool:
-        found_by = list(pool.map(lambda tool: run_sanitizer(tool, tests), SANITIZERS))
-    record["sanitizer"] = dict(zip(SANITIZERS, found_by, strict=True))
     slug = "-".join(record["card"].lower().split())
     path = options.output or RECORDS / f"{slug}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=1) + "\n")
+
+    def write() -> None:
+        path.write_text(json.dumps(record, indent=1) + "\n")
+
+    results, tests = run_plain()
+    record |= results
+    unfinished: dict[str, Any] = {"ran": False, "why": "the run was ended before"}
+    record["sanitizer"] = dict.fromkeys(SANITIZERS, unfinished)
+    write()  # whatever ends the sanitizers, what is known by now stays
+    with ThreadPoolExecutor(len(SANITIZERS)) as pool:
+        found_by = list(pool.map(lambda tool: run_sanitizer(tool, tests), SANITIZERS))
+    record["sanitizer"] = dict(zip(SANITIZERS, found_by, strict=True))
+    write()
     print(json.dumps({k: v for k, v in record.items() if k != "sources"}, indent=1))
     sanitized = record["sanitizer"].values()
     found = any(any(result["errors"].values()) for result in sanitized if result["ran"])
