@@ -28,15 +28,17 @@ KEEPERS = {f"gemm_warpgroup_t{tokens}" for tokens in (32, 128, 192, 256)}
 USAGE = r"Function nf12_(\w+):\s+REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)"
 FUNCTION = r"^\s+Function : nf12_(\w+)$"
 MOST_THREADS = r"^\.nv\.info\.nf12_(\w+)$.*?EIATTR_MAX_THREADS\s+Format:\s*\w+\s+Value:\s+(0x\w+)"
+UNITS = ("gemm_warpgroup", "gemm_wide", "gemm_once")  # that they are in
+# A few words, of what an H200 runs only where rows are at odd addresses or k has a tail.
+SPILLERS = {"gemm_matrix_t16", "gemm_matrix_t32", "unpack_tile_a2", "unpack_tile_a4"}
 REGISTERS, WARPGROUP = 65536, 128  # of a multiprocessor; threads
 
 
-def listing(*options: str) -> str:
-    """What cuobjdump says of the fatbins with those kernels."""
+def listing(*options: str, units: tuple[str, ...] = UNITS) -> str:
+    """What cuobjdump says of their fatbins, or of others; of all if none is named."""
     if shutil.which("cuobjdump") is None or shutil.which("nvdisasm") is None:
         code_objects.do_without("cuobjdump or nvdisasm is not on PATH")
-    units = ("gemm_warpgroup", "gemm_wide", "gemm_once")
-    paths = [path for path in code_objects.files("fatbin") if path.stem in units]
+    paths = [path for path in code_objects.files("fatbin") if not units or path.stem in units]
     commands = (["cuobjdump", *options, str(path)] for path in paths)
     return "".join(
         subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -49,9 +51,10 @@ def code_by_kernel() -> dict[str, str]:
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
-def usage() -> dict[str, tuple[int, ...]]:
+def usage(units: tuple[str, ...] = UNITS) -> dict[str, tuple[int, ...]]:
     """Registers of every thread at the launch, bytes of the stack, bytes of local memory."""
-    return {name: tuple(map(int, used)) for name, *used in re.findall(USAGE, listing("-res-usage"))}
+    text = listing("-arch", "sm_90a", "-res-usage", units=units)
+    return {name: tuple(map(int, used)) for name, *used in re.findall(USAGE, text)}
 
 
 def test_no_more_registers_are_taken_than_the_launch_gave() -> None:
@@ -75,11 +78,14 @@ def test_no_more_registers_are_taken_than_the_launch_gave() -> None:
         assert wanted <= block[name] * at_entry, f"{name} takes {after} of {at_entry}"
 
 
-def test_kernels_of_warpgroups_spill_none() -> None:
+def test_kernels_of_sm_90a_spill_none() -> None:
+    """Spills in its loop took the stream kernel for 16 tokens from 1.24 of dense to 1.01."""
     for name, text in code_by_kernel().items():
         assert not re.search(r"\b(STL|LDL)\b", text), f"{name} spills"
-    stacks = {name: used[1:] for name, used in usage().items() if used[1:] != (0, 0)}
-    assert stacks == {}, stacks
+    used = usage(units=())
+    assert {"gemm_stream_t8", "gemm_stream_t16", "gemm_cluster_t64", *TRADERS} <= used.keys()
+    stacks = {name: rest for name, (_, *rest) in used.items() if rest != [0, 0]}
+    assert stacks.keys() <= SPILLERS and max(map(sum, stacks.values()), default=0) <= 16, stacks
 
 
 def test_kernels_use_no_other() -> None:
