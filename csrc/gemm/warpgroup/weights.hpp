@@ -10,7 +10,7 @@
 // Four operations a pair. The order in which lanes hold neighbours (MmaFragments) needs three and a
 // half, and six loads of a tile.
 #pragma once
-#include "csrc/arch/hopper.hpp"
+#include "csrc/gemm/encoded_tile.hpp"
 #include "csrc/gemm/stream/tiles.hpp"
 
 namespace nf12 {
@@ -36,15 +36,7 @@ struct WaveTiles<true> {
   }
   NF12_DEVICE void decode(uint32_t stage, uint32_t (&w)[kLanePairs]) const {
     LaneTile tile;
-    NF12_UNROLL
-    for (int run = 0; run < 2; ++run) {
-      const arch::Words<4> four = arch::load_shared16(signs + stage + 512 * run);
-      const arch::Words<2> two = arch::load_shared8(codes + stage + 256 * run);
-      NF12_UNROLL
-      for (int i = 0; i < 4; ++i) tile.signs[4 * run + i] = four.w[i];
-      tile.codes[2 * run] = two.w[0];
-      tile.codes[2 * run + 1] = two.w[1];
-    }
+    load_encoded(signs + stage, codes + stage, tile);
     decode_tile(tile, mask, w);
   }
 };

@@ -2,7 +2,7 @@
 // group multiplies from (64 rows, the A operand), escapes on top.
 #pragma once
 #include "csrc/format/decode_registers.hpp"
-#include "csrc/gemm/matrix/weights.hpp"
+#include "csrc/gemm/encoded_tile.hpp"
 #include "csrc/gemm/wide/copies.hpp"
 
 namespace nf12 {
@@ -48,15 +48,7 @@ NF12_DEVICE void read_encoded(WideDecoder<config>& d, int number) {
   const auto ring = WideRing<Plan::kEncodedStages>::at(number);
   const uint32_t stage = ring.stage * Plan::kEncodedBytes;
   arch::wait_barrier(d.barriers + 8 * ring.stage, ring.parity);
-  NF12_UNROLL
-  for (int run = 0; run < 2; ++run) {
-    const arch::Words<4> signs = arch::load_shared16(d.signs + stage + kCodesOffset / 2 * run);
-    const arch::Words<2> codes = arch::load_shared8(d.codes + stage + kCodesOffset / 4 * run);
-    NF12_UNROLL
-    for (int i = 0; i < 4; ++i) d.tile.signs[4 * run + i] = signs.w[i];
-    d.tile.codes[2 * run] = codes.w[0];
-    d.tile.codes[2 * run + 1] = codes.w[1];
-  }
+  load_encoded(d.signs + stage, d.codes + stage, d.tile);
   d.word = arch::load_shared4(d.index_word + stage);
   d.entry = arch::peek_shared4(d.list_entry + stage);
 }
