@@ -29,4 +29,11 @@ NF12_DEVICE void decode_quad(uint32_t sign_mantissa, uint32_t code_word,
   bf16x2[1] = arch::merge_bits(mask.code, align_codes(code_word, 2 * q + 1), odd);
 }
 
+// All columns of a code word: of two words of sign-mantissa, to four words.
+NF12_DEVICE void decode_eight(const uint32_t* sign_mantissa, uint32_t code_word,
+                              const DecodeConstants& mask, uint32_t* bf16x2) {
+  decode_quad<0>(sign_mantissa[0], code_word, mask, bf16x2);
+  decode_quad<1>(sign_mantissa[1], code_word, mask, bf16x2 + 2);
+}
+
 }  // namespace nf12

@@ -66,8 +66,7 @@ NF12_DEVICE void read_piece(const PackedView& weight, int row, int column,
   const arch::Words<1> codes = arch::load_words<1>(tile + kCodesOffset + position / 2);
   const IndexWord word = IndexWord::from_bits(arch::load_words<1>(index).w[0]);
   const int shift = -scale_shift(weight.base);
-  decode_quad<0>(signs.w[0], codes.w[0], mask, piece);
-  decode_quad<1>(signs.w[1], codes.w[0], mask, piece + 2);
+  decode_eight(signs.w, codes.w[0], mask, piece);
   NF12_UNROLL
   for (uint32_t& pair : piece) pair += static_cast<uint32_t>(shift) * 0x00800080u;
   if (!word.is_inside(weight.quads)) return;

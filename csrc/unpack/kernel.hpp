@@ -94,8 +94,7 @@ NF12_DEVICE void decode_pieces(UnpackLoads& loads, const DecodeConstants& mask, 
     NF12_UNROLL
     for (int a = 0; a < 2; ++a) {
       uint32_t* piece = &w[(2 * k + a) * kPieceWords];
-      decode_quad<0>(signs[2 * a], codes[a], mask, piece);
-      decode_quad<1>(signs[2 * a + 1], codes[a], mask, piece + 2);
+      decode_eight(signs + 2 * a, codes[a], mask, piece);
     }
   }
   // base + code <= 143 and base >= 96: no half carries into or borrows from its neighbour.

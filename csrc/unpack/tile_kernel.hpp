@@ -43,9 +43,7 @@ NF12_DEVICE void decode_encoded(const EncodedPieces& loads, const UnpackConstant
                                 uint32_t (&w)[kLaneWords]) {
   NF12_UNROLL
   for (int s = 0; s < kPieces; ++s) {
-    uint32_t* piece = &w[s * kPieceWords];
-    decode_quad<0>(loads.signs[s].w[0], loads.codes[s].w[0], constants.mask, piece);
-    decode_quad<1>(loads.signs[s].w[1], loads.codes[s].w[0], constants.mask, piece + 2);
+    decode_eight(loads.signs[s].w, loads.codes[s].w[0], constants.mask, &w[s * kPieceWords]);
   }
   NF12_UNROLL
   for (uint32_t& pair : w) pair += constants.rebase;

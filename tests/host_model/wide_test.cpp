@@ -203,7 +203,6 @@ TEST(every_number_of_blocks) {
   }
 }
 
-// The rings go round several times.
 // Rows that are longer than what waves may decode ahead of the copies; clusters of unequal work.
 TEST(decoding_keeps_near_the_copies) {
   Random random(17);
@@ -212,6 +211,7 @@ TEST(decoding_keeps_near_the_copies) {
   expect_integers_right(problem, random);
 }
 
+// The rings go round several times.
 TEST(long_rows) {
   Random random(4);
   Cases cases(4);

@@ -128,8 +128,8 @@ inline void store_transposed(uint32_t row, const Words<4>& pairs) {
   store_shared16(row, words);
 }
 inline void show_to_copies() { host::show_to_copies(); }
-inline void hold(uint32_t&) {}
-inline void hold(int&) {}
+template <typename Word>
+inline void hold(Word&) {}
 
 // ---- barriers ----
 

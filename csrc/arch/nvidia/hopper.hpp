@@ -89,8 +89,10 @@ NF12_DEVICE void store_transposed(uint32_t row, const Words<4>& pairs) {
 NF12_DEVICE void show_to_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Computed once, and not again for every use.
-NF12_DEVICE void hold(uint32_t& value) { asm volatile("" : "+r"(value)); }
-NF12_DEVICE void hold(int& value) { asm volatile("" : "+r"(value)); }
+template <typename Word>
+NF12_DEVICE void hold(Word& value) {
+  asm volatile("" : "+r"(value));
+}
 
 // ---- barriers ----
 

@@ -144,8 +144,7 @@ NF12_DEVICE void decode_chunk(const LaneRow& row, int chunk, const DecodeConstan
     const int i = chunk * pairs / 4 + word;  // code word: columns 8i .. 8i+7
     const uint32_t codes = row.codes[i / 4].w[i % 4];
     const uint32_t* signs = &row.signs[i / 2].w[i % 2 * 2];
-    decode_quad<0>(signs[0], codes, mask, &w[4 * word]);
-    decode_quad<1>(signs[1], codes, mask, &w[4 * word + 2]);
+    decode_eight(signs, codes, mask, &w[4 * word]);
     NF12_UNROLL
     for (int i = 0; i < 4; ++i) arch::settle(w[4 * word + i]);
     if (word % 2 == 1) arch::hold_order();

@@ -93,8 +93,7 @@ NF12_DEVICE void decode_tile(const LaneTile& tile, const DecodeConstants& mask,
   NF12_UNROLL
   for (int i = 0; i < 4; ++i) {
     uint32_t pairs[4];
-    decode_quad<0>(tile.signs[2 * i], tile.codes[i], mask, pairs);
-    decode_quad<1>(tile.signs[2 * i + 1], tile.codes[i], mask, pairs + 2);
+    decode_eight(tile.signs + 2 * i, tile.codes[i], mask, pairs);
     NF12_UNROLL
     for (int j = 0; j < 4; ++j) w[arch::slot_of_pair<arch::Fragments>(4 * i + j)] = pairs[j];
   }

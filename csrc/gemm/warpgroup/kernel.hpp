@@ -93,7 +93,8 @@ NF12_DEVICE void multiply_tiles(const WarpgroupParams& p, const WarpgroupPlace& 
       if (place.has_row) patch(t, w);
     }
   };
-  constexpr int kAwaited = arch::kFragmentSteps / (3 - Plan::kSets);  // instructions, together
+  // Instructions that are awaited together.
+  constexpr int kAwaited = Plan::kPermutes ? arch::kFragmentSteps : arch::kFragmentSteps / 2;
   const auto step = [&](int t, uint32_t (&w)[kLanePairs]) {
     arch::await_copies_but<kAhead - 1>();
     arch::sync_wave();  // the lanes see each other's copies, and have read the stage before

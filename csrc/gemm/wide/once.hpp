@@ -52,9 +52,7 @@ NF12_DEVICE void write_escapes(const PackedView& weight, const IndexWord& word, 
   if (word.is_raw()) {
     NF12_UNROLL
     for (int i = 0; i < 4; ++i)
-      arch::store_stream16(
-          to + piece_byte(arch::lane(), i),
-          arch::load16(quads, lane / 4 * 128 + lane % 4 * 32 + i % 2 * 16 + i / 2 * 1024));
+      arch::store_stream16(to + piece_byte(lane, i), arch::load16(quads, raw_byte(lane, i)));
     return;
   }
   NF12_NO_UNROLL
@@ -75,6 +73,19 @@ struct OnceWork {
   uint32_t* counter;  // of its group
 };
 
+// Without a branch between the tiles of a whole group: three waves have to keep up.
+template <typename Body>
+NF12_DEVICE void for_each_tile(int count, const Body& body) {
+  if (count == kOnceGroup) {
+    NF12_UNROLL
+    for (int i = 0; i < kOnceGroup; ++i) body(i);
+  } else {
+    NF12_UNROLL
+    for (int i = 0; i < kOnceGroup; ++i)
+      if (i < count) body(i);
+  }
+}
+
 NF12_DEVICE void begin_work(const OnceParams& p, const OnceJob& job, OnceWork& work) {
   const PackedView& weight = p.wide.gemm.weight;
   const int lane = arch::lane(), last_row = tile_rows_of(weight) - 1;
@@ -89,41 +100,24 @@ NF12_DEVICE void begin_work(const OnceParams& p, const OnceJob& job, OnceWork& w
   const uint8_t* from = weight.tile(row, first);
   const uint32_t* index = weight.index + row * weight.index_stride + first;
   work.words = lane < work.count ? arch::load_words<1>(index + lane).w[0] : 0;
-  const auto load = [&](int i) {
+  for_each_tile(work.count, [&](int i) {
     work.tiles[i] = load_tile(from + i * kTileBytes, 16 * lane, 8 * lane);
-  };
-  if (work.count == kOnceGroup) {
-    NF12_UNROLL
-    for (int i = 0; i < kOnceGroup; ++i) load(i);
-  } else {
-    NF12_UNROLL
-    for (int i = 0; i < kOnceGroup; ++i)
-      if (i < work.count) load(i);
-  }
+  });
 }
 
 NF12_DEVICE void finish_work(const PackedView& weight, OnceWork& work) {
   const DecodeConstants mask;
   const int lane = arch::lane();
   uint8_t* const pieces[2] = {work.to + piece_byte(lane, 0), work.to + piece_byte(lane, 1)};
-  const auto store = [&](int i) {
+  for_each_tile(work.count, [&](int i) {
     const LaneTile& tile = work.tiles[i];
     NF12_UNROLL
     for (int piece = 0; piece < 4; ++piece) {
       arch::Words<4> out;
-      decode_quad<0>(tile.signs[2 * piece], tile.codes[piece], mask, out.w);
-      decode_quad<1>(tile.signs[2 * piece + 1], tile.codes[piece], mask, out.w + 2);
+      decode_eight(tile.signs + 2 * piece, tile.codes[piece], mask, out.w);
       arch::store_stream16(pieces[piece % 2] + i * kOnceBlockBytes + piece / 2 * 1024, out);
     }
-  };
-  if (work.count == kOnceGroup) {  // without a branch between tiles: three waves have to keep up
-    NF12_UNROLL
-    for (int i = 0; i < kOnceGroup; ++i) store(i);
-  } else {
-    NF12_UNROLL
-    for (int i = 0; i < kOnceGroup; ++i)
-      if (i < work.count) store(i);
-  }
+  });
   if (arch::ballot(work.words != 0) == 0) return;
   if (!IndexWord::from_bits(work.words).is_inside(weight.quads)) work.words = 0;
   arch::sync_wave();  // all lanes' weights are there to be written over

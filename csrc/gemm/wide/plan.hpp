@@ -22,7 +22,12 @@ inline constexpr int kFetchedEntries =
 NF12_INLINE constexpr uint32_t piece_byte(int lane, int i) {
   return block_byte(lane / 4 + i / 2 * 8, lane % 4 * 16 + i % 2 * 8);
 }
-// The same from the address of its first one, which may lie anywhere at a multiple of 1,024.
+// Where the values of a raw tile have it.
+NF12_INLINE constexpr uint32_t raw_byte(int lane, int i) {
+  return lane / 4 * 128 + lane % 4 * 32 + i % 2 * 16 + i / 2 * 1024;
+}
+// The same as piece_byte from the address of its first one, which may lie anywhere at a multiple of
+// 1,024.
 NF12_INLINE constexpr uint32_t piece_from_first(uint32_t first, int i) {
   return (first ^ i % 2 * 16u) + i / 2 * 1024u;
 }

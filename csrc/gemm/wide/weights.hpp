@@ -59,8 +59,7 @@ template <int i, WideConfig config>
 NF12_DEVICE void decode_piece(const DecodeConstants& mask, const WideDecoder<config>& d,
                               uint32_t buffer) {
   arch::Words<4> out;
-  decode_quad<0>(d.tile.signs[2 * i], d.tile.codes[i], mask, out.w);
-  decode_quad<1>(d.tile.signs[2 * i + 1], d.tile.codes[i], mask, out.w + 2);
+  decode_eight(d.tile.signs + 2 * i, d.tile.codes[i], mask, out.w);
   arch::store_shared16(piece_from_first(d.piece + buffer, i), out);
 }
 
@@ -75,7 +74,6 @@ NF12_DEVICE void put_escape(uint32_t rows, uint32_t entry_bits) {
 template <WideConfig config>
 NF12_DEVICE void patch_far(const PackedView& weight, const WideDecoder<config>& d,
                            uint32_t buffer) {
-  using Plan = WidePlan<config>;
   const IndexWord word = IndexWord::from_bits(d.word);
   const uint32_t* quads = weight.escapes + int64_t{word.quad} * kEntriesPerQuad;
   const int lane = arch::lane();
@@ -86,12 +84,9 @@ NF12_DEVICE void patch_far(const PackedView& weight, const WideDecoder<config>& 
     return;
   }
   const uint32_t first = d.piece + buffer;
-  const uint32_t from = lane / 4 * Plan::kRowBytes + lane % 4 * 32;
-  arch::store_shared16(piece_from_first(first, 0), arch::load16(quads, from));
-  arch::store_shared16(piece_from_first(first, 1), arch::load16(quads, from + 16));
-  arch::store_shared16(piece_from_first(first, 2), arch::load16(quads, from + 8 * Plan::kRowBytes));
-  arch::store_shared16(piece_from_first(first, 3),
-                       arch::load16(quads, from + 8 * Plan::kRowBytes + 16));
+  NF12_UNROLL
+  for (int i = 0; i < 4; ++i)
+    arch::store_shared16(piece_from_first(first, i), arch::load16(quads, raw_byte(lane, i)));
 }
 
 // Puts in the escapes of k-block `number`, just stored, and reads the next one. The fence that
