@@ -165,9 +165,10 @@ GemmLaunch plan_gemm(const GemmArgs& args, const GemmChoice& choice, const GemmT
     launch.grid = fused_grid(fused_config(choice.tokens), p, choice.splits);
     p.scalar_columns = scalar_columns_of(p.x, p.x_stride, args.m, args.w.k);
   } else if (choice.path == GemmPath::kStream) {
-    const int64_t blocks = stream_blocks(tile_rows(args.w.n), traits.processors);
+    const StreamConfig config = stream_config(choice.tokens);
     launch.kernel = runtime::stream_kernel(choice.tokens);
-    launch.grid = stream_grid(stream_config(choice.tokens), launch.params.stream, blocks);
+    launch.grid = stream_grid(config, launch.params.stream,
+                              stream_blocks(config, tile_rows(args.w.n), traits.processors));
     launch.shared_bytes = stream_shared_bytes(choice.tokens);
     p.splits = 1;  // blocks of a cluster
   } else if (choice.path == GemmPath::kCluster && choice.warpgroup) {

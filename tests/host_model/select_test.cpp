@@ -221,9 +221,16 @@ TEST(tails_of_k_are_buffered_where_the_matrix_kernel_is_slower) {
 }
 
 TEST(blocks_of_the_stream_share_out_the_rows) {
-  EXPECT(stream_blocks(256, 132) == 132, "two rows or one a block");
-  EXPECT(stream_blocks(64, 132) == 64, "no block without a row");
-  EXPECT(stream_blocks(8016, 132) == 2 * 132, "at most 32 rows a block");
+  const StreamConfig few = stream_config(8);
+  EXPECT(stream_blocks(few, 256, 132) == 132, "two rows or one a block");
+  EXPECT(stream_blocks(few, 64, 132) == 64, "no block without a row");
+  for (const int tokens : {8, 16}) {
+    const StreamConfig config = stream_config(tokens);
+    for (int64_t rows = 1; rows < 10'000; ++rows) {
+      const int64_t blocks = stream_blocks(config, rows, 132);
+      EXPECT((rows + blocks - 1) / blocks <= config.waves, "a row a wave at most, ", rows);
+    }
+  }
 }
 
 TEST(a_block_is_as_small_as_the_tokens_allow) {

@@ -224,9 +224,13 @@ TEST(the_order_of_lanes_decides_nothing) {
 TEST(problems_that_fill_the_machine) {
   Random random(9);
   for (const int m : {1, 16}) {
-    Problem problem(m, 16 * (2 * kMachineBlocks + 1) - 3, 640);
-    problem.blocks = stream_blocks(tile_rows(problem.w.n), kMachineBlocks);
-    expect_integers_right(problem, random);
+    const StreamConfig config = stream_config(m == 1 ? 8 : 16);
+    // Some blocks with a row more; as many rows as one round takes; another round.
+    for (const int rows : {2, config.waves - 1, config.waves}) {
+      Problem problem(m, 16 * (rows * kMachineBlocks + 1) - 3, rows == 2 ? 640 : 128);
+      problem.blocks = stream_blocks(config, tile_rows(problem.w.n), kMachineBlocks);
+      expect_integers_right(problem, random);
+    }
   }
 }
 

@@ -25,9 +25,10 @@ inline bool rows_are_aligned(const uint16_t* x, int64_t x_stride, int64_t m) {
 }
 
 // Blocks that share out the tile rows as evenly as whole rows allow: one a multiprocessor, or a
-// multiple of that where a block's rows would be too many.
-constexpr int64_t stream_blocks(int64_t tile_rows, int multiprocessors) {
-  const int64_t most = int64_t{kStreamMostRows} * multiprocessors;
+// multiple of that where a wave would have more than a whole row, for whose sums it has no place.
+constexpr int64_t stream_blocks(const StreamConfig& config, int64_t tile_rows,
+                                int multiprocessors) {
+  const int64_t most = int64_t{config.waves} * multiprocessors;
   const int64_t rounds = (tile_rows + most - 1) / most;
   return std::min(tile_rows, rounds * multiprocessors);
 }

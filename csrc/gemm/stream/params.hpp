@@ -4,8 +4,6 @@
 
 namespace nf12 {
 
-inline constexpr int kStreamMostRows = 32;  // tile rows of a block
-
 struct StreamParams {
   GemmParams gemm;        // rows of x at multiples of 16 bytes, k of 64; the weight is contiguous
   int32_t columns;        // tile columns
