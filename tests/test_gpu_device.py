@@ -127,6 +127,31 @@ def multiply_between(
     return y.cpu()
 
 
+@pytest.mark.parametrize("m", (1, 8, 9, 16))
+def test_stream_shares_out_the_rows(m: int) -> None:
+    """As many rows as one round of blocks takes, a round more, rows that blocks share; again and
+    again with the same memory, as a graph does."""
+    need_clusters()
+    processors = torch.cuda.get_device_properties(DEVICE).multi_processor_count
+    some, long = 16 * (processors + 1) - 3, 200 * 64
+    assert nf12.functional.select(m, some, long, DEVICE).splits == 2, "a second row takes long"
+    shapes = ((384 * processors, 128), (400 * processors, 128), (some, long), (1000, long))
+    for n, k in (*shapes, (5, long)):
+        weight, bias = realistic_weights(n, k, tile_share=0.5), activations(n, seed=2)
+        packed, x = pack(weight), activations(m, k).to(DEVICE)
+        graph = torch.cuda.CUDAGraph()
+        with nf12.use_kernel("stream"):
+            on_gpu = bias.to(DEVICE)
+            first = ops.gemm(x, *packed, on_gpu)
+            with torch.cuda.graph(graph):
+                results = [ops.gemm(x, *packed, on_gpu) for _ in range(20)]
+        assert_gemm_close(first.cpu(), x.cpu(), weight, bias, f"n {n} k {k}")
+        for _ in range(20):
+            graph.replay()
+        for y in results:
+            assert_bits_equal(y, first)
+
+
 @pytest.mark.parametrize("path", _C.gpu_kernels())
 def test_gemm_by_every_path(path: str) -> None:
     others = ("fused",) if torch.version.hip is None else ("stream", "cluster", "wide")
@@ -269,11 +294,11 @@ def test_equal_calls_give_equal_bits() -> None:
             assert_bits_equal(ops.gemm(x, *packed), first)
 
 
-@pytest.mark.parametrize("m", (128, 200))
-def test_streams_at_once(m: int) -> None:
+@pytest.mark.parametrize(("m", "n", "k"), ((1, 2560, 9728), (128, 4096, 4096), (200, 4096, 4096)))
+def test_streams_at_once(m: int, n: int, k: int) -> None:
     """Launches whose blocks wait for each other, side by side on one GPU."""
-    weight = realistic_weights(4096, 4096)
-    packed, x = pack(weight), activations(m, 4096)
+    weight = realistic_weights(n, k)
+    packed, x = pack(weight), activations(m, k)
     on_gpu = x.to(DEVICE)
     wanted = ops.gemm(on_gpu, *packed)
     streams = [torch.cuda.Stream(DEVICE) for _ in range(4)]

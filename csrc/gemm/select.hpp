@@ -112,11 +112,13 @@ struct GemmProblem {
 struct GemmChoice {
   GemmPath path;
   int tokens = 0;  // of a block: which compiled kernel; buffered: none
-  int splits = 0;  // of k, asked of fused_grid and matrix_grid; wide: 2 where blocks share tiles
+  // Of k, asked of fused_grid and matrix_grid; stream and wide: 2 where blocks share rows or tiles.
+  int splits = 0;
   const char* refusal = nullptr;
   bool warpgroup = false;   // the form of the cluster path
   int64_t passes = 1;       // cluster: launches, which share out the tokens evenly
   ClusterShape shape = {};  // of each
+  StreamShape stream = {};
   WideShape wide = {};
 
   constexpr explicit operator bool() const { return refusal == nullptr; }
@@ -153,8 +155,10 @@ constexpr GemmChoice stream_choice(const GemmTraits& traits, const GemmProblem& 
   else if (!stream_takes(problem.weight))
     choice.refusal =
         "needs in_features a multiple of 64, 128 or more, and a weight that is no slice";
+  if (!choice) return choice;
   choice.tokens = problem.m <= 8 ? 8 : 16;
-  choice.splits = 1;
+  choice.stream = stream_shape(stream_config(choice.tokens), problem.weight, traits.processors);
+  choice.splits = choice.stream.shares_rows ? 2 : 1;
   return choice;
 }
 

@@ -105,6 +105,16 @@ void launch_wide(Queue& queue, const GemmLaunch& launch, char* workspace) {
                          launch.shared_bytes, p);
 }
 
+void launch_stream(Queue& queue, const GemmLaunch& launch, void* workspace) {
+  StreamParams p = launch.params.stream;
+  if (launch.workspace_bytes > 0) {
+    p.flag = new_flag();
+    p.sums = static_cast<FlaggedSum*>(workspace);
+  }
+  queue.launch_dependent(launch.kernel, {launch.grid.x}, 1, launch.grid.threads,
+                         launch.shared_bytes, p);
+}
+
 void launch_warpgroup(Queue& queue, const GemmLaunch& launch) {
   WarpgroupParams p = launch.params.warpgroup;
   const GemmParams& gemm = p.cluster.gemm;
@@ -167,10 +177,11 @@ GemmLaunch plan_gemm(const GemmArgs& args, const GemmChoice& choice, const GemmT
   } else if (choice.path == GemmPath::kStream) {
     const StreamConfig config = stream_config(choice.tokens);
     launch.kernel = runtime::stream_kernel(choice.tokens);
-    launch.grid = stream_grid(config, launch.params.stream,
-                              stream_blocks(config, tile_rows(args.w.n), traits.processors));
+    launch.grid = stream_grid(config, launch.params.stream, choice.stream);
     launch.shared_bytes = stream_shared_bytes(choice.tokens);
-    p.splits = 1;  // blocks of a cluster
+    launch.workspace_bytes = stream_workspace_bytes(config, choice.stream);
+    launch.is_stream = true;
+    return launch;
   } else if (choice.path == GemmPath::kCluster && choice.warpgroup) {
     launch.warpgroup_tokens = choice.tokens;
     launch.kernel = runtime::warpgroup_kernel(choice.tokens);
@@ -203,6 +214,7 @@ GemmLaunch plan_gemm(const GemmArgs& args, const GemmChoice& choice, const GemmT
 void gemm(Queue& queue, const GemmLaunch& launch, void* workspace) {
   if (launch.wide.once) return launch_once(queue, launch, static_cast<char*>(workspace));
   if (launch.wide.tokens > 0) return launch_wide(queue, launch, static_cast<char*>(workspace));
+  if (launch.is_stream) return launch_stream(queue, launch, workspace);
   if (launch.warpgroup_tokens > 0) return launch_warpgroup(queue, launch);
   if (launch.shared_bytes > 0) {
     auto params = launch.params;

@@ -221,16 +221,27 @@ TEST(tails_of_k_are_buffered_where_the_matrix_kernel_is_slower) {
 }
 
 TEST(blocks_of_the_stream_share_out_the_rows) {
-  const StreamConfig few = stream_config(8);
-  EXPECT(stream_blocks(few, 256, 132) == 132, "two rows or one a block");
-  EXPECT(stream_blocks(few, 64, 132) == 64, "no block without a row");
-  for (const int tokens : {8, 16}) {
-    const StreamConfig config = stream_config(tokens);
+  const auto shape_of = [](int64_t rows, int64_t columns, int tokens = 8) {
+    return stream_shape(stream_config(tokens), weight_of(16 * rows, 64 * columns), 132);
+  };
+  const auto expect_shape = [](const StreamShape& shape, int64_t blocks, bool shares_rows) {
+    EXPECT(shape.blocks == blocks && shape.shares_rows == shares_rows, shape.blocks, " blocks, ",
+           shape.shares_rows ? "shared" : "whole", " rows");
+  };
+  expect_shape(shape_of(256, 64), 132, false);  // two rows or one a block
+  expect_shape(shape_of(64, 16), 64, false);    // no block without a row
+  expect_shape(shape_of(320, 400), 132, true);  // three rows or two: 1,200 tiles instead of 970
+  expect_shape(shape_of(1, 8192), 132, true);
+  expect_shape(shape_of(1, 100), 100, true);  // no block without a tile
+  for (const int tokens : {8, 16})
     for (int64_t rows = 1; rows < 10'000; ++rows) {
-      const int64_t blocks = stream_blocks(config, rows, 132);
-      EXPECT((rows + blocks - 1) / blocks <= config.waves, "a row a wave at most, ", rows);
+      const StreamConfig config = stream_config(tokens);
+      const StreamShape shape = shape_of(rows, 200, tokens);
+      const int64_t units = rows * (shape.shares_rows ? 200 : 1);
+      const int64_t longest = (units + shape.blocks - 1) / shape.blocks;
+      EXPECT(longest * (shape.shares_rows ? 1 : 200) <= 200 * config.waves,
+             "a row a wave at most, of ", rows);
     }
-  }
 }
 
 TEST(a_block_is_as_small_as_the_tokens_allow) {

@@ -15,93 +15,113 @@
 namespace nf12::test {
 namespace {
 
+constexpr uint64_t kFlag = 0x123456789ABCDEF1;  // of every launch here, as of a graph's replays
+
 struct Problem : GemmProblem {
-  int64_t blocks = 2;
+  StreamShape shape = {.blocks = 2, .shares_rows = false};
 
   Problem(int64_t m, int64_t n, int64_t k, int64_t x_gap = 0, int64_t x_offset = 0)
       : GemmProblem(m, n, k, x_gap, x_offset) {}
   // Which compiled form takes it.
   int tokens() const { return x.m <= 8 ? 8 : 16; }
+  StreamConfig config() const { return stream_config(tokens()); }
 };
 
+// With its grid set, of blocks that all have something.
 StreamParams stream_params(Problem& problem, const PackedView& view, uint16_t* y,
                            int64_t y_stride) {
   StreamParams p = {};
   p.gemm = params_of(problem, view, y, y_stride);
+  StreamShape& shape = problem.shape;
+  const int64_t units = tile_rows(view.n) * (shape.shares_rows ? tile_columns(view.k) : 1);
+  shape.blocks = std::min(shape.blocks, units);
+  stream_grid(problem.config(), p, shape);
   return p;
 }
 
-// The kernel over all blocks.
-std::vector<uint16_t> run_stream(Problem& problem, const PackedView& view, uint64_t seed) {
+// The kernel over all blocks, `launches` times with the same memory.
+std::vector<uint16_t> run_stream(Problem& problem, const PackedView& view, uint64_t seed,
+                                 int launches = 1) {
   Outputs y(problem.x.m, view.n);
   StreamParams p = stream_params(problem, view, y.data(), y.stride);
   EXPECT(stream_takes(view) && rows_are_aligned(p.gemm.x, p.gemm.x_stride, problem.x.m),
          "x stride ", p.gemm.x_stride);
-  const StreamConfig config = stream_config(problem.tokens());
-  const Grid grid = stream_grid(config, p, std::min(problem.blocks, tile_rows(view.n)));
+  const Grid grid = stream_grid(problem.config(), p, problem.shape);
+  GuardedBuffer<FlaggedSum> sums(stream_workspace_bytes(problem.config(), problem.shape) /
+                                 sizeof(FlaggedSum));
+  p.sums = sums.data();
+  p.flag = kFlag;
   std::vector<arch::host::Buffer> buffers = inputs_of(problem, p.gemm);
   buffers.push_back(y.buffer());
+  if (sums.size() > 0)
+    buffers.push_back({sums.data(), sums.size() * sizeof(FlaggedSum), true, "sums"});
   const int shared_bytes = problem.tokens() == 8 ? StreamPlan<stream_config(8)>::kSharedBytes
                                                  : StreamPlan<stream_config(16)>::kSharedBytes;
   try {
-    run_kernel({"nf12_gemm_stream_t" + std::to_string(problem.tokens()), static_cast<int>(grid.x),
-                static_cast<int>(grid.y), config.waves, seed, buffers, shared_bytes},
-               p, [&] {
-                 if (problem.tokens() == 8)
-                   stream_gemm<stream_config(8)>(p);
-                 else
-                   stream_gemm<stream_config(16)>(p);
-               });
+    for (int i = 0; i < launches; ++i)
+      run_kernel({"nf12_gemm_stream_t" + std::to_string(problem.tokens()), static_cast<int>(grid.x),
+                  static_cast<int>(grid.y), problem.config().waves, seed, buffers, shared_bytes},
+                 p, [&] {
+                   if (problem.tokens() == 8)
+                     stream_gemm<stream_config(8)>(p);
+                   else
+                     stream_gemm<stream_config(16)>(p);
+                 });
   } catch (const arch::host::Report& report) {
     EXPECT(false, report.what());
   }
+  for (int64_t i = 0; i < sums.size(); ++i)
+    EXPECT(sums[i].flag != kFlag, "the next launch would take sum ", i, " for its own");
   return y.rows();
 }
 
 // The order of the model's multiply_half_fragment and of stream/kernel.hpp, written down once more.
 std::vector<uint16_t> reference(Problem& problem, const PackedView& view) {
   using arch::MmaFragments;
-  const int waves = stream_config(problem.tokens()).waves;
-  StreamParams p = stream_params(problem, view, nullptr, 0);
-  stream_grid(stream_config(problem.tokens()), p, std::min(problem.blocks, tile_rows(view.n)));
+  const int waves = problem.config().waves;
+  const StreamParams p = stream_params(problem, view, nullptr, 0);
   const std::vector<int> order = columns_in_order<MmaFragments>();
+  // Sums in a row: of a tile column, of a wave, of a block. -0 changes none.
+  struct Sum {
+    int of = -1;
+    float value = -0.0f;
+  };
   std::vector<uint16_t> out(problem.x.m * view.n);
-  for (int64_t row = 0; row < view.n; ++row) {
-    // The block of this tile row, and the row's place in it.
-    int block = 0, in_block = static_cast<int>(row / kTileRows);
-    while (in_block >= p.rows + (block < p.longer)) in_block -= p.rows + (block++ < p.longer);
-    const int tiles = (p.rows + (block < p.longer)) * p.columns;
+  for (int64_t row = 0; row < view.n; ++row)
     for (int64_t t = 0; t < problem.x.m; ++t) {
-      float total = 0, sum = 0;
-      int wave = -1;
-      bool first = true;
+      float total = -0.0f;
+      Sum of_block, of_wave;
       for (int column = 0; column < p.columns; ++column) {
-        const int tile = in_block * p.columns + column;
-        int owner = 0;
-        while (tiles * (owner + 1) / waves <= tile) ++owner;
-        if (owner != wave && wave >= 0) {
-          total = first ? sum : total + sum;
-          first = false;
-          sum = 0;
+        const int tile = static_cast<int>(row / kTileRows) * p.columns + column;
+        int block = 0, wave = 0;
+        while (p.start_of(block + 1) <= tile) ++block;
+        const int begin = p.start_of(block), tiles = p.start_of(block + 1) - begin;
+        while (tiles * (wave + 1) / waves <= tile - begin) ++wave;
+        if (block != of_block.of || wave != of_wave.of) {
+          of_block.value += of_wave.value;
+          of_wave = {wave, 0};
         }
-        wave = owner;
+        if (block != of_block.of) {
+          total += of_block.value;
+          of_block = {block, -0.0f};
+        }
         for (const int i : order) {
           const int64_t k = int64_t{kTileColumns} * column + i;
-          sum += value_of(scaled_bits(problem.w.at(0, row, k), view.base)) *
-                 value_of(problem.x.at(t, k));
+          of_wave.value += value_of(scaled_bits(problem.w.at(0, row, k), view.base)) *
+                           value_of(problem.x.at(t, k));
         }
       }
-      total = first ? sum : total + sum;
+      total += of_block.value + of_wave.value;
       const float bias = problem.bias.empty() ? -0.0f : value_of(problem.bias[row]);
       out[t * view.n + row] = finish(total, p.gemm.scale, bias);
     }
-  }
   return out;
 }
 
 std::string name_of(const Problem& problem) {
   return join("m ", problem.x.m, ", n ", problem.w.n, ", k ", problem.w.k, ", x stride ",
-              problem.x.stride, ", blocks ", problem.blocks);
+              problem.x.stride, ", blocks ", problem.shape.blocks,
+              problem.shape.shares_rows ? " that share rows" : "");
 }
 
 void expect_integers_right(Problem& problem, Random& random) {
@@ -131,14 +151,14 @@ TEST(every_share_of_tiles) {
   Random random(2);
   for (const int64_t columns : {2, 3, 7, 12, 31, 32, 33, 50}) {
     Problem problem(2, 35, 64 * columns);
-    problem.blocks = columns % 3 + 1;
+    problem.shape.blocks = columns % 3 + 1;
     expect_integers_right(problem, random);
   }
   Problem tall(1, 16 * 32, 128);  // as many tile rows as a block may have
-  tall.blocks = 1;
+  tall.shape.blocks = 1;
   expect_integers_right(tall, random);
   Problem long_runs(1, 16 * 30, 64 * 36);
-  long_runs.blocks = 1;
+  long_runs.shape.blocks = 1;
   expect_integers_right(long_runs, random);
 }
 
@@ -146,8 +166,28 @@ TEST(blocks_of_unequal_rows) {
   Random random(3);
   for (const int64_t blocks : {1, 3, 4, 7}) {
     Problem problem(3, 16 * 7 - 5, 192, 16, 8);
-    problem.blocks = blocks;
+    problem.shape.blocks = blocks;
     fill_bias(problem, random);
+    expect_integers_right(problem, random);
+  }
+}
+
+// A row in two blocks, in many, of one tile each; a block with parts of two rows and whole ones;
+// launched again with the memory as the launch before left it.
+TEST(blocks_that_share_rows) {
+  Random random(10);
+  for (const int m : {1, 3, 8, 9, 16})
+    for (const int64_t blocks : {1, 2, 3, 5, 8, 20}) {
+      Problem problem(m, 16 * 5 - 3, 64 * 4);
+      problem.shape = {.blocks = blocks, .shares_rows = true};
+      fill_bias(problem, random);
+      expect_integers_right(problem, random);
+      expect_same(run_stream(problem, problem.view(), random(), 3), integer_product(problem),
+                  problem.w.n, "launched three times, " + name_of(problem));
+    }
+  for (const int64_t columns : {2, 31, 33, 64}) {
+    Problem problem(2, 16 * 7, 64 * columns);
+    problem.shape = {.blocks = 3, .shares_rows = true};
     expect_integers_right(problem, random);
   }
 }
@@ -160,6 +200,10 @@ TEST(the_order_of_the_sum_is_the_promised_one) {
     make_order_matter(problem);
     problem.pack();
     expect_model_right(problem, "clean");
+    for (const int64_t blocks : {7, 20}) {
+      problem.shape = {.blocks = blocks, .shares_rows = true};
+      expect_model_right(problem, "clean");
+    }
   }
 }
 
@@ -224,13 +268,17 @@ TEST(the_order_of_lanes_decides_nothing) {
 TEST(problems_that_fill_the_machine) {
   Random random(9);
   for (const int m : {1, 16}) {
-    const StreamConfig config = stream_config(m == 1 ? 8 : 16);
-    // Some blocks with a row more; as many rows as one round takes; another round.
-    for (const int rows : {2, config.waves - 1, config.waves}) {
-      Problem problem(m, 16 * (rows * kMachineBlocks + 1) - 3, rows == 2 ? 640 : 128);
-      problem.blocks = stream_blocks(config, tile_rows(problem.w.n), kMachineBlocks);
+    const auto expect_right = [&](int64_t rows, int64_t k) {
+      Problem problem(m, 16 * rows - 3, k);
+      problem.pack();
+      problem.shape = stream_shape(problem.config(), problem.view(), kMachineBlocks);
       expect_integers_right(problem, random);
-    }
+    };
+    const int most = stream_config(m == 1 ? 8 : 16).waves;
+    // Some blocks with a row more; as many rows as one round takes; another round.
+    for (const int rows : {2, most - 1, most}) expect_right(rows * kMachineBlocks + 1, 128);
+    expect_right(kMachineBlocks + 1, 64 * 90);  // a second row would take long: shared
+    expect_right(2 * kMachineBlocks / 5, 64 * 90);
   }
 }
 

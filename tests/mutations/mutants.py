@@ -7,6 +7,7 @@ from cpu_gemm import GEMM
 from gpu_cluster import CLUSTER
 from gpu_gemm import FUSED, MATRIX
 from gpu_runtime import RUNTIME
+from gpu_stream import STREAM
 from gpu_warpgroup import WARPGROUP
 from gpu_whole_weight import WHOLE_WEIGHT
 from gpu_wide import WIDE
@@ -17,6 +18,7 @@ MUTANTS = (
     + GEMM
     + FUSED
     + MATRIX
+    + STREAM
     + CLUSTER
     + WARPGROUP
     + WIDE

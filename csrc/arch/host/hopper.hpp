@@ -66,7 +66,6 @@ void await_products(int groups);
 void check_settled(const float* sums);
 // A: at `a`, or the fragment in `registers`.
 void multiply(float* sums, int count, uint32_t a, const uint32_t* registers, uint32_t b, bool add);
-void wait_until_equal(const uint64_t* p, uint64_t value);
 void wait_until_least(const uint32_t* p, uint32_t value);
 void wait_until_posted(uint32_t at, int32_t least);
 void sync_cluster();

@@ -50,6 +50,7 @@ void expect_bytes(SharedArray* array, int i, int bytes);
 void wait_barrier(SharedArray* array, int i, int phase);
 bool is_over(SharedArray* array, int i, int phase);
 void send_shared(int rank, SharedArray* array, int i, int barrier, const Words<2>& words);
+void wait_until_equal(const uint64_t* p, uint64_t value);
 // Throws unless [p, p + bytes) lies in a registered buffer and p is aligned to `alignment`.
 void check_read(const void* p, int bytes, int alignment);
 void check_write(const void* p, int bytes, int alignment);
@@ -293,6 +294,19 @@ inline void multiply_half_fragment(const uint32_t* w, int step, const Words<4>& 
 void sync_wave();
 inline uint32_t multiply_high(uint32_t a, uint32_t b) {
   return static_cast<uint32_t>(uint64_t{a} * b >> 32);
+}
+inline void post_sum(void* at, float sum, uint64_t flag) {
+  host::check_atomic(at, 16);
+  __builtin_memcpy(at, &sum, 4);
+  __builtin_memcpy(static_cast<char*>(at) + 8, &flag, 8);
+}
+inline float take_sum(void* at, uint64_t flag) {
+  host::check_atomic(at, 16);
+  host::wait_until_equal(reinterpret_cast<const uint64_t*>(static_cast<char*>(at) + 8), flag);
+  float sum;
+  __builtin_memcpy(&sum, at, 4);
+  post_sum(at, 0, 0);
+  return sum;
 }
 inline void prefetch(const void* p) { host::check_read(p, 1, 1); }
 inline void load16_if(bool wanted, const void* p, Words<4>& words) {

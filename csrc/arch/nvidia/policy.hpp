@@ -271,6 +271,29 @@ NF12_DEVICE void sync_wave() { __syncwarp(); }
 NF12_DEVICE uint32_t multiply_high(uint32_t a, uint32_t b) { return __umulhi(a, b); }
 NF12_DEVICE void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
+// A sum for another block, which polls for it: both halves of 16 bytes arrive together. What it
+// has taken it clears, for the next launch that is given the same memory with the same flag (a
+// graph that is replayed).
+NF12_DEVICE void post_sum(void* at, float sum, uint64_t flag) {
+  asm volatile(
+      "{\n.reg .b128 both;\n.reg .b64 low;\nmov.b64 low, {%1, 0};\nmov.b128 both, {low, %2};\n"
+      "st.relaxed.gpu.global.b128 [%0], both;\n}" ::"l"(at),
+      "r"(__float_as_uint(sum)), "l"(flag)
+      : "memory");
+}
+NF12_DEVICE float take_sum(void* at, uint64_t flag) {
+  uint64_t low, seen;
+  do {
+    asm volatile(
+        "{\n.reg .b128 both;\nld.relaxed.gpu.global.b128 both, [%2];\nmov.b128 {%0, %1}, both;\n}"
+        : "=l"(low), "=l"(seen)
+        : "l"(at)
+        : "memory");
+  } while (seen != flag);
+  post_sum(at, 0, 0);
+  return __uint_as_float(static_cast<uint32_t>(low));
+}
+
 // Not ld.global.nc: that is not ordered by await_predecessor.
 NF12_DEVICE void load16_if(bool wanted, const void* p, Words<4>& words) {
   asm volatile(

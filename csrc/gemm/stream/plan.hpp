@@ -19,7 +19,8 @@ struct StreamPlan {
   static constexpr int kRings = 0;  // in words of the block's shared memory
   static constexpr int kRest = kRings + kWaves * kRingWords;
   static constexpr int kPlane = kRest + kWaves * kRestWords;
-  static constexpr int kSharedBytes = 4 * (kPlane + kWaves * 2 * kSegmentFloats);
+  static constexpr int kRows = kPlane + kWaves * 2 * kSegmentFloats;  // of each, see note_rows
+  static constexpr int kSharedBytes = 4 * (kRows + 2 * (kWaves + 1));
 
   static_assert(kTokens == 8 || kTokens == 16);
 };
