@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <tuple>
 
 #include "csrc/format/escapes.hpp"
 #include "csrc/gemm/wide/kernel.hpp"
@@ -242,6 +243,16 @@ TEST(shared_tiles_meet_in_memory) {
       Problem problem(tokens - 9, n, 64 * 5, shared(tokens, blocks, tokens - 9, n));
       expect_integers_right(problem, random);
     }
+}
+
+// A tile of many blocks, which leave their sums last of all; a block that leaves some and has
+// little to multiply after that, or enough for the flag to go up meanwhile.
+TEST(sums_of_several_blocks) {
+  Random random(18);
+  for (const auto& [tiles, columns, blocks] : {std::tuple(1, 8, 5), {2, 4, 3}, {2, 9, 3}}) {
+    Problem problem(100, 128 * tiles, 64 * columns, shared(128, blocks, 100, 128 * tiles));
+    expect_integers_right(problem, random);
+  }
 }
 
 // As a graph does: the same memory, the same word, whatever lies there at first.

@@ -13,6 +13,8 @@ PIECES = "host_wide_launch_test pieces_lie_apart_and_each_weight_once"
 IN_ORDER = "host_wide_launch_test copies_ask_for_jobs_no_later_than_their_place"
 BOXES = "host_wide_launch_test boxes_are_what_the_tensor_unit_takes"
 
+SHARED = "host_wide_test sums_of_several_blocks"
+
 WIDE = [
     Mutant(
         "wide_stretches_rounded_down",
@@ -63,5 +65,55 @@ WIDE = [
         "weight.payload_stride_bytes >= tile_columns(weight.k) * kTileBytes &&",
         "weight.payload_stride_bytes >= 0 &&",
         BOXES,
+    ),
+    Mutant(
+        "wide_flag_up_before_the_sums_are_written",
+        "csrc/gemm/wide/outputs.hpp",
+        "  arch::await_boxes_written();\n  arch::raise_flag",
+        "  arch::raise_flag",
+        SHARED,
+    ),
+    Mutant(
+        "wide_sums_of_others_not_awaited",
+        "csrc/gemm/wide/outputs.hpp",
+        "      arch::wait_barrier(shared + Plan::kTokensFilled + 8 * ring.stage, ring.parity);\n",
+        "",
+        SHARED,
+    ),
+    Mutant(
+        "wide_sums_written_over_those_still_read",
+        "csrc/gemm/wide/outputs.hpp",
+        "    const uint32_t lanes = staging[part % 2] + sum_byte(place, 0);\n"
+        "    if (place.elected) arch::await_boxes_read<1>();\n",
+        "    const uint32_t lanes = staging[part % 2] + sum_byte(place, 0);\n",
+        SHARED,
+    ),
+    Mutant(
+        "wide_sums_of_the_block_before_alone",
+        "csrc/gemm/wide/walk.hpp",
+        "return block_of(p.shared_tiles * p.columns, tile * columns, block - 1, blocks);",
+        "return block - 1;",
+        SHARED,
+    ),
+    Mutant(
+        "wide_flag_left_up",
+        "csrc/gemm/wide/copies.hpp",
+        "      *flag = 0;\n",
+        "",
+        "host_wide_test flags_are_down_again",
+    ),
+    Mutant(
+        "wide_never_told_where_nothing_follows",
+        "csrc/gemm/wide/kernel.hpp",
+        "  if (tell_at > done) tell_sums(p, place);\n",
+        "",
+        SHARED,
+    ),
+    Mutant(
+        "wide_never_told_where_little_follows",
+        "csrc/gemm/wide/kernel.hpp",
+        "        if (place.elected) tell_sums(p, place);\n        tell_at = 0;\n",
+        "        tell_at = 0;\n",
+        SHARED,
     ),
 ]

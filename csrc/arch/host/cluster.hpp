@@ -154,6 +154,7 @@ struct Fiber {
   const void* condition_of = nullptr;
   std::vector<SharedWord*> hidden = {};
   std::deque<Stretch> reading = {};  // by copies of this lane
+  bool writes = false;               // they do, to global memory
   std::map<int, int> waited = {};    // per barrier, the last phase it waited for by its parity
   bool products_open = false;
   uint64_t products = 0, product_groups = 0;  // set out, closed

@@ -246,6 +246,7 @@ void store_box(const void* p, uint32_t from, int column, int row) {
   const Stretch box = box_at(map, from);
   begin_read(box, "copy");
   self().reading.push_back(box);
+  self().writes = true;
   const int row_words = map.box_columns * map.element_bytes / 4;
   std::vector<uint32_t> words(row_words);
   for (int i = 0; i < map.box_rows; ++i) {
@@ -256,6 +257,25 @@ void store_box(const void* p, uint32_t from, int column, int row) {
     check_write(to.memory, to.bytes, 2);
     std::memcpy(to.memory, words.data(), to.bytes);
   }
+}
+
+void store_bytes(void* to, uint32_t from, uint32_t bytes) {
+  if (bytes == 0 || bytes % 16 != 0) report("stores " + std::to_string(bytes) + " bytes");
+  const Stretch source = stretch_at(from, static_cast<int>(bytes / 4));
+  begin_read(source, "copy");
+  self().reading.push_back(source);
+  self().writes = true;
+  check_write(to, static_cast<int>(bytes), 16);
+  for (int j = 0; j < source.count; ++j)
+    static_cast<uint32_t*>(to)[j] = source.array->words[source.word(j)].bits;
+}
+
+void await_writes() {
+  await_reads(0);
+  self().writes = false;
+}
+void check_written() {
+  if (self().writes) report("a flag says that copies have written, which may not have");
 }
 
 void await_reads(int left) {

@@ -6,8 +6,9 @@
 //   copies      set out at once and land some time later, the barrier counting. Reported: a copy
 //               into words that somebody still uses, an access before it has landed and its phase
 //               been waited for, a write of words that copies read before await_boxes_read, a
-//               barrier that has not been shown to copies, the tensor unit's rules of alignment, a
-//               lane that ends while its copies read
+//               flag raised before await_boxes_written, a barrier that has not been shown to
+//               copies, the tensor unit's rules of alignment, a lane that ends while its copies
+//               read
 //   products    happen as late as the wait for them allows, once all four waves of a group have set
 //               them out. Reported: a write of words that they read, registers of A that have
 //               changed meanwhile, sums settled before, products without open_products, lanes that
@@ -58,7 +59,10 @@ void copy_box(uint32_t blocks, uint32_t to, const void* map, uint32_t barrier, i
 void copy_bytes(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier);
 void send_bytes(int rank, uint32_t to, uint32_t from, uint32_t bytes, uint32_t barrier);
 void store_box(const void* map, uint32_t from, int column, int row);
+void store_bytes(void* to, uint32_t from, uint32_t bytes);
 void await_reads(int left);
+void await_writes();
+void check_written();  // what this lane's boxes and bytes write
 void set_registers(const char* word, int registers, bool takes);
 void open_products();
 void close_products();
@@ -186,25 +190,20 @@ inline void send_bytes(int rank, uint32_t to, uint32_t from, uint32_t bytes, uin
 inline void store_box(const void* map, uint32_t from, int column, int row) {
   host::store_box(map, from, column, row);
 }
+inline void store_bytes(void* to, uint32_t from, uint32_t bytes) {
+  host::store_bytes(to, from, bytes);
+}
 template <int left>
 inline void await_boxes_read() {
   host::await_reads(left);
 }
-inline void await_boxes_written() { host::await_reads(0); }
+inline void await_boxes_written() { host::await_writes(); }
 
 // ---- global memory that other blocks read or write meanwhile ----
 
-inline void store_far16(float* p, float a, float b, float c, float d) {
-  host::check_atomic(p, 16);
-  p[0] = a, p[1] = b, p[2] = c, p[3] = d;
-}
-inline void add_far16(const float* p, float* sums) {
-  host::check_read(p, 16, 16);
-  for (int i = 0; i < 4; ++i) sums[i] += p[i];
-}
-inline void show_to_blocks() {}
 inline void raise_flag(uint64_t* flag, uint64_t value) {
   host::check_atomic(flag, 8);
+  host::check_written();
   *flag = value;
 }
 inline void await_flag(const uint64_t* flag, uint64_t value) {

@@ -207,6 +207,13 @@ NF12_DEVICE void store_box(const void* map, uint32_t from, int column, int row) 
       "r"(from), "r"(column), "r"(row)
       : "memory");
 }
+NF12_DEVICE void store_bytes(void* to, uint32_t from, uint32_t bytes) {
+  asm volatile(
+      "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
+      "cp.async.bulk.commit_group;" ::"l"(to),
+      "r"(from), "r"(bytes)
+      : "memory");
+}
 // Until all boxes of this lane but the last `left` have been read from shared memory.
 template <int left>
 NF12_DEVICE void await_boxes_read() {
@@ -216,27 +223,18 @@ NF12_DEVICE void await_boxes_written() { asm volatile("cp.async.bulk.wait_group 
 
 // ---- global memory that other blocks read or write meanwhile ----
 
-NF12_DEVICE void store_far16(float* p, float a, float b, float c, float d) {
-  __stcg(reinterpret_cast<float4*>(p), make_float4(a, b, c, d));
-}
-NF12_DEVICE void add_far16(const float* p, float* sums) {
-  const float4 v = __ldcg(reinterpret_cast<const float4*>(p));
-  sums[0] += v.x;
-  sums[1] += v.y;
-  sums[2] += v.z;
-  sums[3] += v.w;
-}
-NF12_DEVICE void show_to_blocks() { __threadfence(); }
+// Says that what this lane's boxes and bytes wrote is there, which it has awaited.
 NF12_DEVICE void raise_flag(uint64_t* flag, uint64_t value) {
   asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(flag), "l"(value) : "memory");
 }
+// This lane's copies from then on see what the flag is about.
 NF12_DEVICE void await_flag(const uint64_t* flag, uint64_t value) {
   uint64_t seen;
   do {
     asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(flag) : "memory");
   } while (seen != value);
+  asm volatile("fence.proxy.async;" ::: "memory");
 }
-
 NF12_DEVICE void store_stream16(uint8_t* p, const Words<4>& value) {
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(value.w[0]),
                "r"(value.w[1]), "r"(value.w[2]), "r"(value.w[3])

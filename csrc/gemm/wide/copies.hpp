@@ -37,6 +37,43 @@ NF12_DEVICE int first_token(const WideParams& p, const WideWalk& walk, int token
   return walk.tile % p.token_tiles * tokens;
 }
 
+// What a group of a block leaves for the owner of a tile.
+template <WideConfig config>
+NF12_DEVICE float* partials_of(const WideParams& p, int block, int group) {
+  return p.gemm.partials + (int64_t{block} * kWideGroups + group) * WidePlan<config>::kGroupFloats;
+}
+
+// One lane. Flags are down again once they were seen, for the next launch that is given the same
+// memory with the same word (a graph that is replayed).
+template <WideConfig config>
+NF12_DEVICE void copy_sums(const WideParams& p, uint32_t shared, const WideWalk& walk,
+                           WideRing<WidePlan<config>::kTokenStages>& ring) {
+  using Plan = WidePlan<config>;
+  const int block = arch::block_x();
+  NF12_NO_UNROLL
+  for (int other = walk.first_helper(p, block); other < block; ++other) {
+    NF12_UNROLL
+    for (int group = 0; group < kWideGroups; ++group) {
+      uint64_t* flag = p.flags + other * kWideGroups + group;
+      arch::await_flag(flag, p.flag);
+      *flag = 0;
+    }
+    NF12_NO_UNROLL
+    for (int part = 0; part < Plan::kSumParts; ++part) {
+      const uint32_t filled = shared + Plan::kTokensFilled + 8 * ring.stage;
+      const uint32_t to = shared + Plan::kTokenRing + ring.stage * Plan::kTokenBytes;
+      arch::wait_barrier(shared + Plan::kTokensRead + 8 * ring.stage, ring.parity);
+      arch::expect_bytes(filled, Plan::kTokenBytes);
+      NF12_UNROLL
+      for (int group = 0; group < kWideGroups; ++group)
+        arch::copy_bytes(to + group * Plan::kPartBytes,
+                         partials_of<config>(p, other, group) + part * (Plan::kPartBytes / 4),
+                         Plan::kPartBytes, filled);
+      ring.advance();
+    }
+  }
+}
+
 // One lane.
 template <WideConfig config>
 NF12_DEVICE void copy_tokens(const WideParams& p, uint32_t shared, WideWalk walk) {
@@ -54,6 +91,7 @@ NF12_DEVICE void copy_tokens(const WideParams& p, uint32_t shared, WideWalk walk
                      column * kWideColumns, token);
       ring.advance();
     }
+    if (walk.gathers()) copy_sums<config>(p, shared, walk, ring);
   }
 }
 

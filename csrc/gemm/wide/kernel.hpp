@@ -29,6 +29,9 @@
 
 namespace nf12 {
 
+// K-blocks that a block multiplies while its sums are on their way to memory.
+inline constexpr int kTellLater = 3;
+
 // The sums of one k-block set out; weights of the second next are decoded meanwhile.
 template <WideConfig config>
 NF12_DEVICE void multiply_and_decode(uint32_t a, uint32_t b, bool add, const DecodeConstants& mask,
@@ -74,13 +77,15 @@ NF12_DEVICE void multiply_tiles(const WideParams& p, uint32_t shared, WideWalk w
   arch::show_to_copies();
   sync_group(place);
 
-  int done = 0;
+  int done = 0;     // k-blocks
+  int turn = 0;     // stages of the ring of x
+  int tell_at = 0;  // so many k-blocks: what the block has left for another one is there by then
   NF12_NO_UNROLL
   while (walk.next()) {
     int before = 0;
     NF12_NO_UNROLL
     for (int column = walk.first; column < walk.last; ++column) {
-      const auto ring = WideRing<Plan::kTokenStages>::at(done);
+      const auto ring = WideRing<Plan::kTokenStages>::at(turn);
       arch::show_to_copies();  // what the turn before stored: nothing is in flight to wait for
       arch::wait_barrier(shared + Plan::kTokensFilled + 8 * ring.stage, ring.parity);
       // Past the last tile this decodes the last one again, into a buffer that nobody reads.
@@ -94,30 +99,39 @@ NF12_DEVICE void multiply_tiles(const WideParams& p, uint32_t shared, WideWalk w
         arch::arrive_barrier(shared + Plan::kTokensRead + 8 * before);
       before = ring.stage;
       ++done;
+      ++turn;
       sync_group(place);
+      if (done == tell_at && place.elected) tell_sums(p, place);
     }
     const int row = first_tile_row(p, walk) * kTileRows + place.group * (kWideRows / kWideGroups);
     const WideBias bias = load_bias(p.gemm, row + kTileRows * place.wave);
     arch::await_products<0>();
     arch::settle_sums(sums);
     if (lane == 0) arch::arrive_barrier(shared + Plan::kTokensRead + 8 * before);
-    if (walk.last < p.columns) {
-      leave_sums<config>(p, place, sums);
-      continue;
-    }
-    if (walk.first > 0) gather_sums<config>(p, place, walk, sums);
     // Through the two buffers that hold no weights now.
     const WideOutput out = {
         row,
         first_token(p, walk, Plan::kTokens),
         {buffers + decoder.buffer_of(done + 3), buffers + decoder.buffer_of(done + 2)}};
-    store_outputs<Plan::kTokens>(p, place, out, bias, sums);
+    if (walk.leaves()) {
+      leave_sums<config>(p, place, out.staging, sums);
+      tell_at = done + kTellLater;
+    } else {
+      if (tell_at > done) {
+        if (place.elected) tell_sums(p, place);
+        tell_at = 0;
+      }
+      if (walk.gathers()) turn = gather_sums<config>(p, place, walk, shared, turn, sums);
+      store_outputs<Plan::kTokens>(p, place, out, bias, sums);
+    }
     if (done < total) {  // the buffers are for weights again
       if (place.elected) arch::await_boxes_read<0>();
       sync_group(place);
     }
   }
-  if (place.elected) arch::await_boxes_written();
+  if (!place.elected) return;
+  if (tell_at > done) tell_sums(p, place);
+  arch::await_boxes_written();
 }
 
 // Before the wait: barriers, and the first tiles of each wave to the L2.

@@ -21,52 +21,77 @@ struct WidePlace {
 
 NF12_DEVICE void sync_group(const WidePlace& place) { arch::sync_group(1 + place.group); }
 
-template <WideConfig config>
-NF12_DEVICE float* partials_of(const WideParams& p, const WidePlace& place, int block) {
-  constexpr int kGroupFloats = WidePlan<config>::kSums * arch::kGroupLanes;
-  return p.gemm.partials + (int64_t{block} * kWideGroups + place.group) * kGroupFloats +
-         (place.wave * arch::kWave + arch::lane()) * 4;
+// Sums that blocks exchange: four of a lane beside four of the next one, then the next four.
+NF12_DEVICE uint32_t sum_byte(const WidePlace& place, int i) {
+  return 16 * (place.wave * arch::kWave + arch::lane()) + 4 * arch::kGroupLanes * i;
 }
+NF12_INLINE constexpr uint32_t sum_byte(int i) { return 4 * arch::kGroupLanes * i; }
 
+// For the owner of the tile, by copies that go on while the next piece is multiplied: 16 sums of
+// every lane at a time, through two buffers of decoded weights that hold none. `tell_sums` waits
+// for them.
 template <WideConfig config>
 NF12_DEVICE void leave_sums(const WideParams& p, const WidePlace& place,
+                            const uint32_t (&staging)[2],
                             const float (&sums)[WidePlan<config>::kSums]) {
-  const int block = arch::block_x();
-  float* to = partials_of<config>(p, place, block);
+  using Plan = WidePlan<config>;
+  constexpr int kPart = Plan::kBufferBytes / 4 / arch::kGroupLanes;
+  float* to = partials_of<config>(p, arch::block_x(), place.group);
   NF12_UNROLL
-  for (int i = 0; i < WidePlan<config>::kSums; i += 4)
-    arch::store_far16(to + i * arch::kGroupLanes, sums[i], sums[i + 1], sums[i + 2], sums[i + 3]);
-  arch::show_to_blocks();
-  sync_group(place);
-  if (place.elected) arch::raise_flag(p.flags + block * kWideGroups + place.group, p.flag);
+  for (int part = 0; part < Plan::kSums / kPart; ++part) {
+    const uint32_t lanes = staging[part % 2] + sum_byte(place, 0);
+    if (place.elected) arch::await_boxes_read<1>();
+    sync_group(place);
+    NF12_UNROLL
+    for (int i = 0; i < kPart; i += 4) {
+      arch::Words<4> words;
+      NF12_UNROLL
+      for (int j = 0; j < 4; ++j)
+        words.w[j] = __builtin_bit_cast(uint32_t, sums[kPart * part + i + j]);
+      arch::store_shared16(lanes + sum_byte(i), words);
+    }
+    arch::show_to_copies();
+    sync_group(place);
+    if (place.elected)
+      arch::store_bytes(to + part * kPart * arch::kGroupLanes, staging[part % 2],
+                        Plan::kBufferBytes);
+  }
+}
+// The elected lane.
+NF12_DEVICE void tell_sums(const WideParams& p, const WidePlace& place) {
+  arch::await_boxes_written();
+  arch::raise_flag(p.flags + arch::block_x() * kWideGroups + place.group, p.flag);
 }
 
-// On top of ours, in the order of the blocks; then their flags are down again, for the next launch
-// that is given the same memory with the same word (a graph that is replayed).
+// On top of ours, in the order of the blocks: they come through the ring of x, from its stage
+// `turn` on, a quarter of a block's at a time (copy_sums).
 template <WideConfig config>
-NF12_DEVICE void gather_sums(const WideParams& p, const WidePlace& place, const WideWalk& walk,
-                             float (&sums)[WidePlan<config>::kSums]) {
+NF12_DEVICE int gather_sums(const WideParams& p, const WidePlace& place, const WideWalk& walk,
+                            uint32_t shared, int turn, float (&sums)[WidePlan<config>::kSums]) {
+  using Plan = WidePlan<config>;
   const int block = arch::block_x();
-  const int from =
-      WideWalk::block_of(p.shared_tiles * p.columns, walk.tile * p.columns, block - 1, p.blocks);
-  uint64_t* flags = p.flags + place.group;
-  if (place.elected) {
-    NF12_NO_UNROLL
-    for (int other = from; other < block; ++other)
-      arch::await_flag(flags + other * kWideGroups, p.flag);
-  }
-  sync_group(place);
   NF12_NO_UNROLL
-  for (int other = from; other < block; ++other) {
-    const float* at = partials_of<config>(p, place, other);
+  for (int other = walk.first_helper(p, block); other < block; ++other) {
     NF12_UNROLL
-    for (int i = 0; i < WidePlan<config>::kSums; i += 4)
-      arch::add_far16(at + i * arch::kGroupLanes, sums + i);
+    for (int part = 0; part < Plan::kSumParts; ++part) {
+      const auto ring = WideRing<Plan::kTokenStages>::at(turn);
+      const uint32_t from = shared + Plan::kTokenRing + ring.stage * Plan::kTokenBytes +
+                            place.group * Plan::kPartBytes + sum_byte(place, 0);
+      arch::wait_barrier(shared + Plan::kTokensFilled + 8 * ring.stage, ring.parity);
+      NF12_UNROLL
+      for (int i = 0; i < Plan::kSums / Plan::kSumParts; i += 4) {
+        const arch::Words<4> words = arch::load_shared16(from + sum_byte(i));
+        NF12_UNROLL
+        for (int j = 0; j < 4; ++j)
+          sums[Plan::kSums / Plan::kSumParts * part + i + j] +=
+              __builtin_bit_cast(float, words.w[j]);
+      }
+      arch::sync_wave();
+      if (arch::lane() == 0) arch::arrive_barrier(shared + Plan::kTokensRead + 8 * ring.stage);
+      ++turn;
+    }
   }
-  if (place.elected) {
-    NF12_NO_UNROLL
-    for (int other = from; other < block; ++other) flags[other * kWideGroups] = 0;
-  }
+  return turn;
 }
 
 // Of the lane's two rows.

@@ -46,6 +46,11 @@ struct WidePlan {
   static constexpr int kTokenBytes = kTokens * kRowBytes;  // of x, a k-block
   static constexpr int kBufferBytes = kWideRows / kWideGroups * kRowBytes;
   static constexpr int kDecodedTileBytes = kTileRows * kRowBytes;
+  // Another block's sums go through stages of x: of each group a part.
+  static constexpr int kSumParts = 4;
+  static constexpr int kGroupFloats = kTokens * kWideRows / kWideGroups;
+  static constexpr int kPartBytes = 4 * kGroupFloats / kSumParts;
+  static_assert(kWideGroups * kPartBytes == kTokenBytes);
   // Of a stage: eight encoded tiles, the first entries of the list of each, the index words; 0
   // where nothing is to be done.
   static constexpr int kListBytes = 4 * kFetchedEntries;

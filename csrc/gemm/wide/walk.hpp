@@ -45,6 +45,14 @@ struct WideWalk {
     return block;
   }
 
+  // Of the piece: another block owns the tile; this one does, with the help of others.
+  NF12_INLINE constexpr bool leaves() const { return last < columns; }
+  NF12_INLINE constexpr bool gathers() const { return last == columns && first > 0; }
+  // The first of the blocks before `block` that have some of the tile.
+  NF12_INLINE constexpr int first_helper(const WideParams& p, int block) const {
+    return block_of(p.shared_tiles * p.columns, tile * columns, block - 1, blocks);
+  }
+
   // K-blocks of all pieces.
   NF12_INLINE constexpr int total() const {
     const int left = whole < tiles ? (tiles - whole + blocks - 1) / blocks : 0;
