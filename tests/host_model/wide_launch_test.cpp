@@ -4,6 +4,7 @@
 
 #include <climits>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "csrc/gemm/wide/walk.hpp"
@@ -13,18 +14,20 @@
 namespace nf12::test {
 namespace {
 
-WideParams params_of(int tiles, int columns, int shared_tiles, int blocks) {
+// Tiles one below the other.
+WideParams params_of(int tiles, int columns, int shared_tiles, int blocks, int sharers = 0) {
   WideParams p = {};
-  p.tiles = tiles;
-  p.columns = columns;
-  p.shared_tiles = shared_tiles;
-  p.blocks = blocks;
+  p.gemm.weight = weight_of(int64_t{tiles} * kWideRows, int64_t{columns} * kTileColumns);
+  p.gemm.m = 1;
+  const WideShape shape = {
+      .tokens = 128, .blocks = blocks, .shared_tiles = shared_tiles, .sharers = sharers};
+  wide_grid(shape, p);
   return p;
 }
 
 void expect_walk_sound(const WideParams& p) {
-  const std::string what =
-      join(p.tiles, " tiles of ", p.columns, ", shared ", p.shared_tiles, ", blocks ", p.blocks);
+  const std::string what = join(p.tiles, " tiles of ", p.columns, ", shared ", p.shared_tiles,
+                                ", blocks ", p.blocks, ", of a tile ", p.sharers);
   std::vector<int> times(p.tiles * p.columns), owners(p.tiles);
   for (int block = 0; block < p.blocks; ++block) {
     WideWalk walk = WideWalk::of(p, block);
@@ -42,12 +45,10 @@ void expect_walk_sound(const WideParams& p) {
       ++owners[walk.tile];
       if (walk.first == 0) continue;
       // The blocks whose sums it gathers are those that have the k-blocks before.
-      const int shared = p.shared_tiles * p.columns, low = walk.tile * p.columns;
-      const int from = WideWalk::block_of(shared, low, block - 1, p.blocks);
+      const int low = walk.tile * p.columns, from = walk.first_helper(p, block);
       EXPECT(from >= 0 && from < block, what, ": from block ", from);
-      EXPECT(WideWalk::start_of(shared, from, p.blocks) <= low &&
-                 WideWalk::start_of(shared, from + 1, p.blocks) > low,
-             what, ": block ", from, " does not begin tile ", walk.tile);
+      EXPECT(WideWalk::start_of(p, from) <= low && WideWalk::start_of(p, from + 1) > low, what,
+             ": block ", from, " does not begin tile ", walk.tile);
       for (int other = from; other < block; ++other) {
         WideWalk its = WideWalk::of(p, other);
         EXPECT(its.next() && its.tile == walk.tile && its.last < p.columns, what, ": block ", other,
@@ -70,7 +71,21 @@ TEST(every_k_block_once) {
         if (blocks <= tiles * columns) expect_walk_sound(params_of(tiles, columns, tiles, blocks));
         if (tiles >= 2 * blocks)
           expect_walk_sound(params_of(tiles, columns, tiles % blocks + blocks, blocks));
+        if (blocks > 1 && blocks <= columns)
+          expect_walk_sound(params_of(tiles, columns, tiles, blocks * tiles, blocks));
       }
+}
+
+TEST(an_owner_multiplies_longer_than_its_helpers) {
+  for (const auto& [columns, sharers, own] : {std::tuple(128, 2, 67), {172, 4, 48}, {5, 4, 2}}) {
+    const WideParams p = params_of(3, columns, 3, 3 * sharers, sharers);
+    for (int block = 0; block < p.blocks; ++block) {
+      WideWalk walk = WideWalk::of(p, block);
+      const bool owns = block % sharers == sharers - 1;
+      EXPECT(owns ? walk.total() == own : walk.total() <= std::max(own - kWideLag + 1, 1), columns,
+             " among ", sharers, ": block ", block, " has ", walk.total());
+    }
+  }
 }
 
 // Those that a card's launch would take, for weights and tokens of every size.
@@ -83,8 +98,8 @@ TEST(every_choice_of_a_shape_is_within_the_limits) {
           const WideShape shape = wide_shape(card, n, k, m);
           const std::string what =
               join("m ", m, ", n ", n, ", k ", k, ": tokens ", shape.tokens, ", once ", shape.once,
-                   ", blocks ", shape.blocks, ", shared ", shape.shared_tiles, ", row blocks ",
-                   shape.row_blocks);
+                   ", blocks ", shape.blocks, ", shared ", shape.shared_tiles, ", of a tile ",
+                   shape.sharers, ", row blocks ", shape.row_blocks);
           const int64_t work = wide_row_blocks(n) * tile_columns(k) * ((m + 255) / 256);
           if (shape.tokens == 0) {
             EXPECT(work > INT32_MAX / 8, what);
@@ -114,6 +129,9 @@ TEST(every_choice_of_a_shape_is_within_the_limits) {
             EXPECT(shared * (grid.x + 1) < INT32_MAX, what);
             EXPECT(shape.shared_tiles == 0 ? grid.x <= p.wide.tiles : grid.x <= shared, what);
             EXPECT(shape.shared_tiles <= p.wide.tiles, what);
+            EXPECT(shape.sharers == 0 || (shape.shared_tiles == p.wide.tiles &&
+                                          grid.x == shape.sharers * int64_t{p.wide.tiles}),
+                   what);
           }
         }
 }

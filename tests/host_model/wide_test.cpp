@@ -50,7 +50,7 @@ std::string name_of(const Problem& problem) {
   return join(shape.once ? "once, " : "", "m ", problem.x.m, " of ", shape.tokens, ", n ",
               problem.w.n, ", k ", problem.w.k, ", x stride ", problem.x.stride, ", y gap ",
               problem.y_gap, ", blocks ", shape.blocks, ", shared ", shape.shared_tiles,
-              ", row blocks ", shape.row_blocks);
+              ", of a tile ", shape.sharers, ", row blocks ", shape.row_blocks);
 }
 
 // Memory that a launch shares among its blocks.
@@ -251,6 +251,12 @@ TEST(sums_of_several_blocks) {
   Random random(18);
   for (const auto& [tiles, columns, blocks] : {std::tuple(1, 8, 5), {2, 4, 3}, {2, 9, 3}}) {
     Problem problem(100, 128 * tiles, 64 * columns, shared(128, blocks, 100, 128 * tiles));
+    expect_integers_right(problem, random);
+  }
+  for (const auto& [columns, sharers] : {std::tuple(8, 2), {5, 4}}) {
+    WideShape shape = shared(128, 2 * sharers, 100, 256);
+    shape.sharers = sharers;
+    Problem problem(100, 256, 64 * columns, shape);
     expect_integers_right(problem, random);
   }
 }

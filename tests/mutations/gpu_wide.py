@@ -19,16 +19,23 @@ WIDE = [
     Mutant(
         "wide_stretches_rounded_down",
         WALK,
-        "return shared * block / blocks;",
-        "return shared / blocks * block;",
+        "return p.shared_tiles * p.columns * block / p.blocks;",
+        "return p.shared_tiles * p.columns / p.blocks * block;",
         ONCE_EACH,
     ),
     Mutant(
         "wide_sums_of_a_block_before",
         WALK,
-        "while (start_of(shared, block, blocks) > unit) --block;",
-        "while (start_of(shared, block, blocks) >= unit && block > 0) --block;",
+        "    } while (start_of(p, block) > tile * columns);\n",
+        "    } while (start_of(p, block) >= tile * columns && block > 0);\n",
         ONCE_EACH,
+    ),
+    Mutant(
+        "wide_owner_no_longer_than_its_helpers",
+        LAUNCH,
+        "(columns + (sharers - 1) * kWideLag + sharers - 1) / sharers);",
+        "(columns + sharers - 1) / sharers);",
+        "host_wide_launch_test an_owner_multiplies_longer_than_its_helpers",
     ),
     Mutant("wide_whole_tiles_skipped", WALK, "whole += blocks;", "whole += blocks + 1;", ONCE_EACH),
     Mutant(
@@ -37,13 +44,6 @@ WIDE = [
         "(column / 8 ^ row % 8) * 16",
         "column / 8 * 16",
         PIECES,
-    ),
-    Mutant(
-        "wide_more_blocks_than_k_blocks",
-        LAUNCH,
-        "all = std::min(tiles * columns, processors);",
-        "all = processors;",
-        LIMITS,
     ),
     Mutant(
         "wide_rows_at_a_time_rounded_down",
@@ -91,8 +91,8 @@ WIDE = [
     Mutant(
         "wide_sums_of_the_block_before_alone",
         "csrc/gemm/wide/walk.hpp",
-        "return block_of(p.shared_tiles * p.columns, tile * columns, block - 1, blocks);",
-        "return block - 1;",
+        "    } while (start_of(p, block) > tile * columns);\n",
+        "    } while (false);\n",
         SHARED,
     ),
     Mutant(

@@ -18,25 +18,36 @@ struct WideShape {
   bool once = false;       // every weight decoded once, to memory
   int blocks = 0;          // of a launch
   int shared_tiles = 0;    // of `tiles`, whose k-blocks the blocks share out
+  int sharers = 0;         // blocks of each of them; 0: stretches alike
   int64_t row_blocks = 0;  // of a launch, 128 rows each; once: as many as the workspace holds
   int64_t ns = 0;          // that a model says it takes
 };
 
 constexpr int64_t wide_row_blocks(int64_t n) { return (n + kWideRows - 1) / kWideRows; }
 
-// What a tile of so many tokens costs a block, in nanoseconds: fitted to 3 to 8 shapes (H200,
-// 2026-11-29, m 128 to 4096, within 15 %). `share`: where k-blocks are shared out.
+// What a tile of so many tokens costs a block, in nanoseconds: fitted to all forms of eight shapes
+// (H200, 2026-11-30, m 128 to 2048). `shared`: where stretches are alike; `helper`: of one that its
+// owner waits for.
 struct WideCost {
   int block, start;  // a k-block; beside them
   int block_shared, start_shared;
+  int helper;
 };
 constexpr WideCost wide_cost(int tokens) {
-  return tokens == 128   ? WideCost{582, 2400, 601, 9100}
-         : tokens == 192 ? WideCost{740, 3000, 770, 8500}
-                         : WideCost{935, 2500, 980, 9000};
+  return tokens == 128   ? WideCost{565, 2500, 590, 7500, 1600}
+         : tokens == 192 ? WideCost{725, 2500, 745, 7500, 1800}
+                         : WideCost{800, 2500, 830, 8300, 2000};
 }
 // Decoding once: a k-block, and the million weights that are written and read again.
-inline constexpr int kOnceBlockNs = 810, kOnceStartNs = 8000, kOnceMillionNs = 300;
+inline constexpr int kOnceBlockNs = 700, kOnceStartNs = 10500, kOnceMillionNs = 300;
+
+// K-blocks that the owner of a tile has more than each block that helps: as long as their sums need
+// to get there (H200, 2026-11-30: 3 and 6 are within 1 % of the best of 0 to 12, at five shapes).
+inline constexpr int kWideLag = 6;
+constexpr int64_t wide_own(int64_t columns, int64_t sharers) {
+  return std::min(columns - (sharers - 1),
+                  (columns + (sharers - 1) * kWideLag + sharers - 1) / sharers);
+}
 
 // Decoded weights of a launch that decodes once; past them the rows take several launches.
 inline constexpr int64_t kOnceBytes = int64_t{256} << 20;
@@ -65,14 +76,27 @@ constexpr WideShape wide_shape(const WideCard& card, int64_t n, int64_t k, int64
     if (tiles * columns > INT32_MAX / 2) return;  // walks count k-blocks by 31 bits
     const WideCost cost = wide_cost(tokens);
     const int64_t processors = card.processors, blocks = std::min(tiles, processors);
-    offer({tokens, false, static_cast<int>(blocks), 0, row_blocks},
-          (tiles + blocks - 1) / blocks * columns * cost.block + cost.start);
+    const auto offer_blocks = [&](int64_t launched, int64_t shared, int64_t sharers, int64_t time) {
+      offer({.tokens = tokens,
+             .blocks = static_cast<int>(launched),
+             .shared_tiles = static_cast<int>(shared),
+             .sharers = static_cast<int>(sharers),
+             .row_blocks = row_blocks},
+            time);
+    };
+    offer_blocks(blocks, 0, 0, (tiles + blocks - 1) / blocks * columns * cost.block + cost.start);
     // All of them below two rounds; past that what is more than full rounds, and one round.
     const int64_t shared = tiles < 2 * processors ? tiles : tiles % processors + processors;
-    if (tiles % processors == 0 || shared * columns * (processors + 1) > INT32_MAX) return;
-    const int64_t all = std::min(tiles * columns, processors);
-    offer({tokens, false, static_cast<int>(all), static_cast<int>(shared), row_blocks},
-          (tiles * columns + all - 1) / all * cost.block_shared + cost.start_shared);
+    if (tiles % processors == 0 || columns == 1 || shared * columns * (processors + 1) > INT32_MAX)
+      return;
+    if (const int64_t sharers = std::min(processors / tiles, columns); sharers > 1)
+      offer_blocks(
+          tiles * sharers, tiles, sharers,
+          wide_own(columns, sharers) * cost.block + cost.start + (sharers - 1) * cost.helper);
+    else
+      offer_blocks(
+          processors, shared, 0,
+          (tiles * columns + processors - 1) / processors * cost.block_shared + cost.start_shared);
   };
   for (int i = 0; i < 3; ++i) {
     if ((card.kernels >> i & 1) != 0) offer_tiles_of(kWideTokens[i]);
@@ -90,7 +114,11 @@ constexpr WideShape wide_shape(const WideCard& card, int64_t n, int64_t k, int64
         launches * ((pairs + clusters - 1) / clusters * columns * kOnceBlockNs + kOnceStartNs) +
         row_blocks * columns * (kWideRows * kWideColumns) / 1000 * kOnceMillionNs / 1000;
     if (pairs <= INT32_MAX / 2)
-      offer({kOnceTokens, true, static_cast<int>(kOnceBlocks * clusters), 0, each}, time);
+      offer({.tokens = kOnceTokens,
+             .once = true,
+             .blocks = static_cast<int>(kOnceBlocks * clusters),
+             .row_blocks = each},
+            time);
   }
   return best;
 }
@@ -130,6 +158,8 @@ constexpr Grid wide_grid(const WideShape& shape, WideParams& p) {
   const auto rows = static_cast<int32_t>(wide_row_blocks(p.gemm.weight.n));
   p.tiles = p.token_tiles * (shape.once ? (rows + kOnceBlocks - 1) / kOnceBlocks : rows);
   p.shared_tiles = shape.shared_tiles;
+  p.sharers = shape.sharers;
+  p.own = shape.sharers > 0 ? static_cast<int32_t>(wide_own(p.columns, shape.sharers)) : 0;
   p.blocks = shape.once ? std::min(shape.blocks, kOnceBlocks * p.tiles) : shape.blocks;
   p.gemm.splits = 1;
   return {p.blocks, 1, kWideThreads};

@@ -13,6 +13,8 @@ struct WideParams {
   int32_t token_tiles;   // of all tokens
   int32_t tiles;         // of outputs, those of the same rows adjacent
   int32_t shared_tiles;  // the first ones, whose k-blocks the blocks share out
+  int32_t sharers;       // blocks of each of them; 0: stretches alike, whatever tiles they cross
+  int32_t own;           // with sharers: k-blocks of the last one, which owns the tile
   int32_t blocks;        // of the launch, each with something to do
   TensorMap encoded_map, x_map, y_map;
 };

@@ -1,13 +1,19 @@
 // What a block of the wide kernel does, piece by piece. Pure: every wave walks it for itself, and
 // so does a test.
 //
-//   tiles 0 .. shared - 1    their k-blocks, in order, shared out evenly: a block takes one stretch
-//                            of them, from its end to its begin
+//   tiles 0 .. shared - 1    their k-blocks, in order, shared out: a block takes one stretch of
+//   them,
+//                            from its end to its begin
 //   the rest                 whole ones, every p.blocks-th
 //
 //   k-blocks   | tile 0          | tile 1          | tile 2          |
 //   blocks     | 0         | 1         | 2         | 3          | ..
 //                                                     1 begins with what 2 needs of tile 1
+//
+// Stretches are alike, or, where there are two blocks a tile or more (p.sharers), of one tile each:
+// no block then both leaves sums and gathers others', and an owner multiplies while they come.
+//
+//   blocks     | 0     | 1       | 2     | 3       | ..
 //
 // The block with the last k-block of a tile owns it and adds up the others' sums. It needs those of
 // blocks with lower numbers only, and each of these leaves them first of all: nobody waits for a
@@ -24,10 +30,9 @@ struct WideWalk {
   int tile, first, last;  // the piece: k-blocks [first, last) of a tile
 
   NF12_INLINE static constexpr WideWalk of(const WideParams& p, int block) {
-    const int shared = p.shared_tiles * p.columns;
     WideWalk walk = {};
-    walk.begin = start_of(shared, block, p.blocks);
-    walk.cursor = start_of(shared, block + 1, p.blocks);
+    walk.begin = start_of(p, block);
+    walk.cursor = start_of(p, block + 1);
     walk.whole = p.shared_tiles + block;
     walk.tiles = p.tiles;
     walk.columns = p.columns;
@@ -35,22 +40,22 @@ struct WideWalk {
     return walk;
   }
 
-  // The first k-block of a block's stretch; shared * (blocks + 1) fits 31 bits.
-  NF12_INLINE static constexpr int start_of(int shared, int block, int blocks) {
-    return shared * block / blocks;
-  }
-  // The block that has a shared k-block, at most `block`.
-  NF12_INLINE static constexpr int block_of(int shared, int unit, int block, int blocks) {
-    while (start_of(shared, block, blocks) > unit) --block;
-    return block;
+  // The first k-block of a block's stretch; all of them times (blocks + 1) fits 31 bits.
+  NF12_INLINE static constexpr int start_of(const WideParams& p, int block) {
+    if (p.sharers == 0) return p.shared_tiles * p.columns * block / p.blocks;
+    return block / p.sharers * p.columns +
+           (p.columns - p.own) * (block % p.sharers) / (p.sharers - 1);
   }
 
   // Of the piece: another block owns the tile; this one does, with the help of others.
   NF12_INLINE constexpr bool leaves() const { return last < columns; }
   NF12_INLINE constexpr bool gathers() const { return last == columns && first > 0; }
-  // The first of the blocks before `block` that have some of the tile.
+  // The first of the blocks before `block`, its owner, that have some of the tile.
   NF12_INLINE constexpr int first_helper(const WideParams& p, int block) const {
-    return block_of(p.shared_tiles * p.columns, tile * columns, block - 1, blocks);
+    do {
+      --block;
+    } while (start_of(p, block) > tile * columns);
+    return block;
   }
 
   // K-blocks of all pieces.
