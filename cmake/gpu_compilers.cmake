@@ -5,7 +5,7 @@
 # clang before 20 leaves out waits that gfx12 needs: its code may compute anything on a card
 # (scripts/gfx12_hazards.py shows where).
 set(nf12_least_clang 20)
-set(nf12_least_nvcc 12)  # the first with C++20 and sm_90a
+set(nf12_least_nvcc 12.3)  # the first with accesses of 16 bytes that are one
 
 set(nf12_targets_json ${CMAKE_CURRENT_LIST_DIR}/../csrc/arch/targets.json)
 
@@ -90,8 +90,8 @@ function(nf12_find_nvcc)
       continue()
     endif()
     execute_process(COMMAND ${path} --version OUTPUT_VARIABLE text ERROR_QUIET)
-    string(REGEX MATCH "release ([0-9]+)\\.[0-9]+, V[0-9.]+" line "${text}")
-    if(line AND CMAKE_MATCH_1 GREATER_EQUAL nf12_least_nvcc)
+    string(REGEX MATCH "release ([0-9]+\\.[0-9]+), V[0-9.]+" line "${text}")
+    if(line AND CMAKE_MATCH_1 VERSION_GREATER_EQUAL nf12_least_nvcc)
       set(found ${path})
       set(found_version "nvcc ${line}")
       break()

@@ -91,7 +91,7 @@ def test_auto_knows_its_gpus_by_name(configure: Configure) -> None:
 def test_auto_says_what_it_leaves_out(configure: Configure) -> None:
     code, text = configure("auto", NO_CLANG, NO_NVCC, amd=(120000,), nvidia="GPU 0: Some Card")
     assert code == 0, text
-    for target, compiler in (("gfx1200", "clang >= 20"), ("sm", "nvcc >= 12")):
+    for target, compiler in (("gfx1200", "clang >= 20"), ("sm", "nvcc >= 12.3")):
         assert f"has a GPU for target {target}, its kernels are left out: no {compiler}" in text
     assert "GPU kernels: none" in text
 
@@ -100,7 +100,7 @@ def test_auto_says_what_it_leaves_out(configure: Configure) -> None:
     ("targets", "option", "reason"),
     [
         ("gfx1201", NO_CLANG, "target gfx1201 of NF12_GPU_TARGETS cannot be built: no clang >= 20"),
-        ("sm", NO_NVCC, "target sm of NF12_GPU_TARGETS cannot be built: no nvcc >= 12"),
+        ("sm", NO_NVCC, "target sm of NF12_GPU_TARGETS cannot be built: no nvcc >= 12.3"),
         ("all", NO_CLANG, "target gfx1200 of NF12_GPU_TARGETS cannot be built: no clang >= 20"),
     ],
 )

@@ -160,6 +160,7 @@ const GemmTraits& gemm_traits(const Device& device) {
 
 GemmLaunch plan_gemm(const GemmArgs& args, const GemmChoice& choice, const GemmTraits& traits) {
   GemmLaunch launch = {};
+  launch.path = choice.path;
   GemmParams& p = launch.params.gemm;
   p.weight = args.w;
   p.x = args.x;
@@ -180,7 +181,6 @@ GemmLaunch plan_gemm(const GemmArgs& args, const GemmChoice& choice, const GemmT
     launch.grid = stream_grid(config, launch.params.stream, choice.stream);
     launch.shared_bytes = stream_shared_bytes(choice.tokens);
     launch.workspace_bytes = stream_workspace_bytes(config, choice.stream);
-    launch.is_stream = true;
     return launch;
   } else if (choice.path == GemmPath::kCluster && choice.warpgroup) {
     launch.warpgroup_tokens = choice.tokens;
@@ -213,10 +213,11 @@ GemmLaunch plan_gemm(const GemmArgs& args, const GemmChoice& choice, const GemmT
 
 void gemm(Queue& queue, const GemmLaunch& launch, void* workspace) {
   if (launch.wide.once) return launch_once(queue, launch, static_cast<char*>(workspace));
-  if (launch.wide.tokens > 0) return launch_wide(queue, launch, static_cast<char*>(workspace));
-  if (launch.is_stream) return launch_stream(queue, launch, workspace);
+  if (launch.path == GemmPath::kWide)
+    return launch_wide(queue, launch, static_cast<char*>(workspace));
+  if (launch.path == GemmPath::kStream) return launch_stream(queue, launch, workspace);
   if (launch.warpgroup_tokens > 0) return launch_warpgroup(queue, launch);
-  if (launch.shared_bytes > 0) {
+  if (launch.path == GemmPath::kCluster) {
     auto params = launch.params;
     GemmParams& p = params.gemm;
     for (int64_t left = launch.tokens; left > 0; left -= p.m) {

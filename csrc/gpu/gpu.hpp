@@ -46,11 +46,11 @@ struct GemmLaunch {
     WideParams wide;
     OnceParams once;  // a wide, and more
   } params;
+  GemmPath path;
   WideShape wide;        // wide; else no tokens
   int warpgroup_tokens;  // of its kernel; else 0
-  bool is_stream;
-  int shared_bytes;  // stream, cluster, wide; else 0
-  int64_t tokens;    // of all launches; of each, as many as its params say
+  int shared_bytes;      // stream, cluster, wide; else 0
+  int64_t tokens;        // of all launches; of each, as many as its params say
   size_t workspace_bytes;
 };
 GemmLaunch plan_gemm(const GemmArgs& args, const GemmChoice& choice, const GemmTraits& traits);

@@ -83,9 +83,9 @@ WIDE = [
     Mutant(
         "wide_sums_written_over_those_still_read",
         "csrc/gemm/wide/outputs.hpp",
-        "    const uint32_t lanes = staging[part % 2] + sum_byte(place, 0);\n"
+        "    const uint32_t lanes = staging[part % 2] + lanes_sums(place);\n"
         "    if (place.elected) arch::await_boxes_read<1>();\n",
-        "    const uint32_t lanes = staging[part % 2] + sum_byte(place, 0);\n",
+        "    const uint32_t lanes = staging[part % 2] + lanes_sums(place);\n",
         SHARED,
     ),
     Mutant(

@@ -26,8 +26,8 @@ struct WideShape {
 constexpr int64_t wide_row_blocks(int64_t n) { return (n + kWideRows - 1) / kWideRows; }
 
 // What a tile of so many tokens costs a block, in nanoseconds: fitted to all forms of eight shapes
-// (H200, 2026-11-30, m 128 to 2048). `shared`: where stretches are alike; `helper`: of one that its
-// owner waits for.
+// (H200, 2026-11-30, m 128 to 2048). `shared`: where stretches are alike; `helper`: each block that
+// an owner has.
 struct WideCost {
   int block, start;  // a k-block; beside them
   int block_shared, start_shared;

@@ -21,9 +21,10 @@ struct WidePlace {
 
 NF12_DEVICE void sync_group(const WidePlace& place) { arch::sync_group(1 + place.group); }
 
-// Sums that blocks exchange: four of a lane beside four of the next one, then the next four.
-NF12_DEVICE uint32_t sum_byte(const WidePlace& place, int i) {
-  return 16 * (place.wave * arch::kWave + arch::lane()) + 4 * arch::kGroupLanes * i;
+// Sums that blocks exchange: four of a lane beside four of the next one, then the next four. Where
+// a lane's begin, and its sum i, a multiple of 4, from there on.
+NF12_DEVICE uint32_t lanes_sums(const WidePlace& place) {
+  return 16 * (place.wave * arch::kWave + arch::lane());
 }
 NF12_INLINE constexpr uint32_t sum_byte(int i) { return 4 * arch::kGroupLanes * i; }
 
@@ -39,7 +40,7 @@ NF12_DEVICE void leave_sums(const WideParams& p, const WidePlace& place,
   float* to = partials_of<config>(p, arch::block_x(), place.group);
   NF12_UNROLL
   for (int part = 0; part < Plan::kSums / kPart; ++part) {
-    const uint32_t lanes = staging[part % 2] + sum_byte(place, 0);
+    const uint32_t lanes = staging[part % 2] + lanes_sums(place);
     if (place.elected) arch::await_boxes_read<1>();
     sync_group(place);
     NF12_UNROLL
@@ -76,7 +77,7 @@ NF12_DEVICE int gather_sums(const WideParams& p, const WidePlace& place, const W
     for (int part = 0; part < Plan::kSumParts; ++part) {
       const auto ring = WideRing<Plan::kTokenStages>::at(turn);
       const uint32_t from = shared + Plan::kTokenRing + ring.stage * Plan::kTokenBytes +
-                            place.group * Plan::kPartBytes + sum_byte(place, 0);
+                            place.group * Plan::kPartBytes + lanes_sums(place);
       arch::wait_barrier(shared + Plan::kTokensFilled + 8 * ring.stage, ring.parity);
       NF12_UNROLL
       for (int i = 0; i < Plan::kSums / Plan::kSumParts; i += 4) {

@@ -1,9 +1,8 @@
 // What a block of the wide kernel does, piece by piece. Pure: every wave walks it for itself, and
 // so does a test.
 //
-//   tiles 0 .. shared - 1    their k-blocks, in order, shared out: a block takes one stretch of
-//   them,
-//                            from its end to its begin
+//   tiles 0 .. shared - 1    their k-blocks, in order, shared out: one stretch a block, which takes
+//                            it from its end to its begin
 //   the rest                 whole ones, every p.blocks-th
 //
 //   k-blocks   | tile 0          | tile 1          | tile 2          |
