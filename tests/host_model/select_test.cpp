@@ -240,6 +240,8 @@ TEST(blocks_of_the_stream_share_out_the_rows) {
   };
   expect_shape(shape_of(256, 64), 132, false);  // two rows or one a block
   expect_shape(shape_of(64, 16), 64, false);    // no block without a row
+  expect_shape(shape_of(64, 64), 64, false);    // half of them idle, for 32 tiles
+  expect_shape(shape_of(96, 140), 132, true);   // a quarter, for 38
   expect_shape(shape_of(320, 400), 132, true);  // three rows or two: 1,200 tiles instead of 970
   expect_shape(shape_of(1, 8192), 132, true);
   expect_shape(shape_of(1, 100), 100, true);  // no block without a tile

@@ -31,10 +31,11 @@ struct StreamShape {
 };
 
 // One block a multiprocessor, or a multiple of that where a wave would have more than a whole row,
-// for whose sums it has no place. Rows are shared where the longest block then has 31 tiles less or
-// more: a tile less saves 10 to 25 ns; another block's sums, and x read at other columns than the
-// neighbours read it at, cost 500 and more. Of 81 choices (27 shapes, m = 1, 8, 16; H200,
-// 2026-11-30) none is more than 3 % off the better one.
+// for whose sums it has no place. Rows are shared where the longest block then has more than 34
+// tiles less: a tile less saves 10 to 25 ns; another block's sums, and x read at other columns than
+// the neighbours read it at, cost 500 and more in a row of such launches, and more among others
+// (H200, 2026-11-30, 27 shapes, m = 1, 8, 16: of 81 choices one is 7 % off the better one, 2560 x
+// 2560 at 16 tokens, the others 3 % at most).
 constexpr StreamShape stream_shape(const StreamConfig& config, const PackedView& weight,
                                    int multiprocessors) {
   const int64_t rows = tile_rows(weight.n), columns = tile_columns(weight.k);
@@ -45,7 +46,7 @@ constexpr StreamShape stream_shape(const StreamConfig& config, const PackedView&
   const StreamShape shared = {std::min<int64_t>(rows * columns, multiprocessors), true};
   const int64_t longest = (rows + whole.blocks - 1) / whole.blocks * columns;
   const int64_t even = (rows * columns + shared.blocks - 1) / shared.blocks;
-  return longest - even > 30 ? shared : whole;
+  return longest - even > 34 ? shared : whole;
 }
 
 constexpr int64_t stream_workspace_bytes(const StreamConfig& config, const StreamShape& shape) {
