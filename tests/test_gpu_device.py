@@ -103,9 +103,9 @@ def need_wide() -> None:
         pytest.skip("the wide kernels are for sm_90a alone")
 
 
-def need_clusters() -> None:
+def need_nvidia() -> None:
     if torch.version.hip is not None:
-        pytest.skip("this version has no cluster kernels for these GPUs")
+        pytest.skip("this version has stream and cluster kernels for NVIDIA alone")
 
 
 def multiply_between(
@@ -131,7 +131,7 @@ def multiply_between(
 def test_stream_shares_out_the_rows(m: int) -> None:
     """As many rows as one round of blocks takes, a round more, rows that blocks share; again and
     again with the same memory, as a graph does."""
-    need_clusters()
+    need_nvidia()
     processors = torch.cuda.get_device_properties(DEVICE).multi_processor_count
     some, long = 16 * (processors + 1) - 3, 200 * 64
     assert nf12.functional.select(m, some, long, DEVICE).splits == 2, "a second row takes long"
@@ -175,7 +175,7 @@ CLUSTER_TOKENS = (1, 17, 32, 33, 48, 64, 65, 80, 81, 96, 97, 127, 128, 129, 192)
 @pytest.mark.parametrize(("n", "k"), ((264, 640), (77, 1024), (4096, 1024), (2000, 4096)))
 def test_clusters_take_any_rows_of_the_result(n: int, k: int, bias: bool) -> None:
     """Strided x and y, rows of y at odd addresses as well; what lies between them stays."""
-    need_clusters()
+    need_nvidia()
     weight, added = realistic_weights(n, k, tile_share=0.5), activations(n, seed=2)
     packed = pack(weight)
     for m in CLUSTER_TOKENS:
@@ -187,7 +187,7 @@ def test_clusters_take_any_rows_of_the_result(n: int, k: int, bias: bool) -> Non
 
 def test_clusters_take_rows_of_x_that_overlap() -> None:
     """Every token the same: no tensor map says so, and the other form takes it."""
-    need_clusters()
+    need_nvidia()
     weight = realistic_weights(264, 640, tile_share=0.5)
     x = activations(1, 640)
     for m in (17, 100):

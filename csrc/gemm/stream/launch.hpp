@@ -33,9 +33,9 @@ struct StreamShape {
 // One block a multiprocessor, or a multiple of that where a wave would have more than a whole row,
 // for whose sums it has no place. Rows are shared where the longest block then has more than 34
 // tiles less: a tile less saves 10 to 25 ns; another block's sums, and x read at other columns than
-// the neighbours read it at, cost 500 and more in a row of such launches, and more among others
-// (H200, 2026-11-30, 27 shapes, m = 1, 8, 16: of 81 choices one is 7 % off the better one, 2560 x
-// 2560 at 16 tokens, the others 3 % at most).
+// the neighbours read it at, cost 500 and more (H200, 2026-11-30, rows of launches, 27 shapes, m =
+// 1, 8, 16: of 81 choices one is 7 % off the better one, 2560 x 2560 at 16 tokens, the others 3 %
+// at most). The limit is above the 32 of 4096 x 1024, where sharing gains nothing.
 constexpr StreamShape stream_shape(const StreamConfig& config, const PackedView& weight,
                                    int multiprocessors) {
   const int64_t rows = tile_rows(weight.n), columns = tile_columns(weight.k);
