@@ -118,7 +118,8 @@ void launch_stream(Queue& queue, const GemmLaunch& launch, void* workspace) {
 void launch_warpgroup(Queue& queue, const GemmLaunch& launch) {
   WarpgroupParams p = launch.params.warpgroup;
   const GemmParams& gemm = p.cluster.gemm;
-  p.x_map = map_of(queue.device(), x_layout(gemm, launch.warpgroup_tokens));
+  const WarpgroupConfig config = warpgroup_config(launch.warpgroup_tokens);
+  p.x_map = map_of(queue.device(), x_layout(gemm, warpgroup_box_tokens(config, p.tokens)));
   queue.launch_dependent(launch.kernel, {launch.grid.x, launch.grid.y}, gemm.splits,
                          launch.grid.threads, launch.shared_bytes, p);
 }
@@ -186,7 +187,7 @@ GemmLaunch plan_gemm(const GemmArgs& args, const GemmChoice& choice, const GemmT
     launch.warpgroup_tokens = choice.tokens;
     launch.kernel = runtime::warpgroup_kernel(choice.tokens);
     launch.grid =
-        warpgroup_grid(warpgroup_config(choice.tokens), launch.params.cluster, choice.shape);
+        warpgroup_grid(warpgroup_config(choice.tokens), launch.params.warpgroup, choice.shape);
     launch.shared_bytes =
         shared_bytes_alone(warpgroup_shared_bytes(choice.tokens, choice.shape), traits);
     return launch;

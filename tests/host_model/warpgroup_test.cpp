@@ -70,11 +70,12 @@ std::vector<uint16_t> run_warpgroup(Problem& problem, const PackedView& view) {
   expect_within_limits(problem, view);
   WarpgroupParams p = {};
   p.cluster.gemm = params_of(problem, view, y.data(), y.stride);
-  const Grid grid = warpgroup_grid(warpgroup_config(problem.tokens), p.cluster, problem.shape);
+  const WarpgroupConfig config = warpgroup_config(problem.tokens);
+  const Grid grid = warpgroup_grid(config, p, problem.shape);
   const int bytes = warpgroup_shared_bytes(problem.tokens, problem.shape);
   EXPECT(bytes <= kCardSharedBytes, bytes, " bytes: ", name_of(problem));
   const MapOfBuffer map = {offsetof(WarpgroupParams, x_map),
-                           x_layout(p.cluster.gemm, problem.tokens)};
+                           x_layout(p.cluster.gemm, warpgroup_box_tokens(config, p.tokens))};
   std::vector<arch::host::Buffer> buffers = inputs_of(problem, p.cluster.gemm);
   buffers.push_back(y.buffer());
   try {

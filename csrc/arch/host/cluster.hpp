@@ -2,6 +2,7 @@
 #pragma once
 #include <ucontext.h>
 
+#include <bitset>
 #include <deque>
 #include <exception>
 #include <map>
@@ -108,6 +109,8 @@ struct Sent {
 };
 
 // A matrix instruction of a wave, until it is awaited.
+inline constexpr int kMostTokens = 256;  // of a matrix instruction
+
 struct Product {
   struct OfLane {
     float* sums;
@@ -121,6 +124,7 @@ struct Product {
   Stretch b;             // both: rows of 32 words, of which the first eight
   uint64_t operands[2];  // as the lanes passed them
   OfLane lanes[kWave] = {};
+  std::bitset<kMostTokens> unwritten = {};  // tokens of which nobody wrote x: their sums are NaN
 };
 
 struct Wave {

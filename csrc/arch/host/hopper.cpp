@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <limits>
 
 #include "csrc/arch/host/cluster.hpp"
 
@@ -83,7 +85,10 @@ void run(const Product& product) {
   }
   for (int t = 0; t < product.tokens; ++t) {
     float b[kColumns];
-    load(row_of(product.b, t), b);
+    if (product.unwritten[t])
+      std::fill(std::begin(b), std::end(b), std::numeric_limits<float>::quiet_NaN());
+    else
+      load(row_of(product.b, t), b);
     for (int r = 0; r < kRows; ++r) {
       float& sum = product.lanes[r % 8 * 4 + t % 8 / 2].sums[t / 8 * 4 + r / 8 * 2 + t % 2];
       float total = product.adds ? sum : 0;
@@ -93,9 +98,18 @@ void run(const Product& product) {
   }
 }
 
+bool is_unwritten(const Stretch& row) {
+  for (int j = 0; j < row.count; ++j) {
+    const SharedWord& word = row.array->words[row.word(j)];
+    if (word.written || word.in_flight) return false;
+  }
+  return true;
+}
+
 template <typename Use>
 void for_each_row(const Product& product, const Use& use) {
-  for (int t = 0; t < product.tokens; ++t) use(row_of(product.b, t));
+  for (int t = 0; t < product.tokens; ++t)
+    if (!product.unwritten[t]) use(row_of(product.b, t));
   if (product.a.array != nullptr)
     for (int r = 0; r < 16; ++r) use(row_of(product.a, r));
 }
@@ -185,13 +199,12 @@ void sync_lanes(const char* word, int id, int lanes) {
   meet(State::kAtLanes, {word, static_cast<uint64_t>(lanes << 8 | id)}, true);
 }
 
-void sync_cluster() {
+void release_cluster() {
   Fiber& fiber = self();
   ++fiber.position.arrivals;
   current->opened.join(fiber.known);
   current->opened.add_lane(current->running, fiber.position);
   arrive_cluster();
-  wait_cluster();
 }
 
 // ---- copies ----
@@ -333,7 +346,10 @@ void multiply(float* sums, int count, uint32_t a, const uint32_t* registers, uin
     const int in_group = current->running / kWave % current->launch.waves % kGroupWaves;
     const Stretch rows = registers == nullptr ? operand(a, 16 * in_group) : Stretch{};
     wave.products.push_back({fiber.product_groups, 2 * count, add, rows, operand(b, 0), {a, b}});
-    for_each_row(wave.products.back(), [](const Stretch& row) { begin_read(row, "product"); });
+    Product& begun = wave.products.back();
+    for (int t = 0; t < begun.tokens; ++t)
+      if (is_unwritten(row_of(begun.b, t))) begun.unwritten.set(t);
+    for_each_row(begun, [](const Stretch& row) { begin_read(row, "product"); });
   }
   Product& product = wave.products[at];
   if (product.operands[0] != a || product.operands[1] != b || product.adds != add ||

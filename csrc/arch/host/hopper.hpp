@@ -72,7 +72,7 @@ void check_settled(const float* sums);
 void multiply(float* sums, int count, uint32_t a, const uint32_t* registers, uint32_t b, bool add);
 void wait_until_least(const uint32_t* p, uint32_t value);
 void wait_until_posted(uint32_t at, int32_t least);
-void sync_cluster();
+void release_cluster();
 }  // namespace host
 
 // ---- shared memory by its address ----
@@ -229,7 +229,11 @@ inline void count_up(uint32_t* counter) {
 inline void await_count(const uint32_t* counter, uint32_t count) {
   host::wait_until_least(counter, count);
 }
-inline void sync_cluster() { host::sync_cluster(); }
+inline void release_cluster() { host::release_cluster(); }
+inline void sync_cluster() {
+  release_cluster();
+  wait_cluster();
+}
 inline uint32_t from_lane(uint32_t value, int lane) {
   return host::meet_wave("from_lane", 0, value, lane);
 }

@@ -13,7 +13,8 @@
 //   shared      each word knows its last write and the reads since, and each lane what it has been
 //               told of the others by sync_wave, sync_block and barriers (order.hpp). Reported: a
 //               read of what nobody wrote, a write and any other access of one word that are not
-//               ordered, whichever came first; out of bounds
+//               ordered, whichever came first; out of bounds. A product of a row of x that nobody
+//               wrote is not: its sums are NaN, and only they
 //   copies      land when they are awaited or with their arrival at a barrier, some time later.
 //               Reported: a copy onto a word in use as soon as it sets out, and any access of the
 //               word until it has landed

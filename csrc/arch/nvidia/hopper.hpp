@@ -257,9 +257,13 @@ NF12_DEVICE void await_count(const uint32_t* counter, uint32_t count) {
   } while (seen < count);
   asm volatile("fence.proxy.async;" ::: "memory");
 }
+// An arrive_cluster that orders memory: all that the lane did before.
+NF12_DEVICE void release_cluster() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
 NF12_DEVICE void sync_cluster() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
-                   : "memory");
+  release_cluster();
+  wait_cluster();
 }
 // The value of a lane that each lane names for itself.
 NF12_DEVICE uint32_t from_lane(uint32_t value, int lane) {

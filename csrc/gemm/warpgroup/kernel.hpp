@@ -188,15 +188,14 @@ NF12_DEVICE void warpgroup_gemm(const WarpgroupParams& all) {
     load_index<kBatchTiles>(index, 0, place.has_row ? place.count : 0);
     multiply_tiles<config>(all, place, shared, tile, index, sums);
   }
+  if constexpr (Plan::kSumsReplaceTokens) arch::release_cluster();
   if (p.turns > 1) join_turns<config>(p, place, shared, sums);
-  if constexpr (Plan::kSumsReplaceTokens)
-    arch::sync_cluster();  // all blocks count what comes, and none reads x any more
-  else if (p.gemm.splits > 1)
-    arch::wait_cluster();  // all blocks run, and count what comes
+  // All blocks count what comes and, where it comes in the place of x, read that no more.
+  if (Plan::kSumsReplaceTokens || p.gemm.splits > 1) arch::wait_cluster();
   const bool hands_over = place.has_row && place.turn == 0;
   if (hands_over) hand_over<config>(p.gemm.splits, place, shared, sums);
   arch::wait_barrier(shared, Plan::kGathered, 0);
-  store_outputs<config>(p.gemm, place, shared);
+  store_outputs<config>(all, place, shared);
   if (hands_over && arch::lane() == 0) arch::await_boxes_read<0>();
 }
 

@@ -83,13 +83,16 @@ constexpr bool warpgroup_takes(const PackedView& weight, int64_t m, int64_t x_st
   return cluster_takes(weight) && (m == 1 || x_stride >= weight.k);
 }
 
-constexpr Grid warpgroup_grid(const WarpgroupConfig& config, ClusterParams& p,
+// Each row of the grid has as many tokens as any other.
+constexpr Grid warpgroup_grid(const WarpgroupConfig& config, WarpgroupParams& all,
                               const ClusterShape& shape) {
+  ClusterParams& p = all.cluster;
   p.rows = shape.rows;
   p.turns = shape.turns;
   p.gemm.splits = shape.blocks;
-  return {(tile_rows(p.gemm.weight.n) + shape.rows - 1) / shape.rows * shape.blocks,
-          (p.gemm.m + config.tokens - 1) / config.tokens,
+  const int64_t rows = (p.gemm.m + config.tokens - 1) / config.tokens;
+  all.tokens = static_cast<int32_t>(((p.gemm.m + rows - 1) / rows + 15) / 16 * 16);
+  return {(tile_rows(p.gemm.weight.n) + shape.rows - 1) / shape.rows * shape.blocks, rows,
           (config.groups + config.permutes) * kGroupTileRows * 32};
 }
 

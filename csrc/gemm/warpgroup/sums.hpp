@@ -83,9 +83,10 @@ NF12_DEVICE void hand_over(int blocks, const WarpgroupPlace& place,
 // Outputs of the tile rows that this block adds up, 16 tokens of a row at a time: transposed
 // through shared memory, so that a lane writes eight neighbouring outputs of a token at once.
 template <WarpgroupConfig config>
-NF12_DEVICE void store_outputs(const GemmParams& p, const WarpgroupPlace& place,
+NF12_DEVICE void store_outputs(const WarpgroupParams& all, const WarpgroupPlace& place,
                                const arch::Shared<uint32_t>& shared) {
   using Plan = WarpgroupPlan<config>;
+  const GemmParams& p = all.cluster.gemm;
   constexpr int kParts = Plan::kTokens / 16;
   const int blocks = p.splits, lane = arch::lane(), n = static_cast<int>(p.weight.n);
   const int owned = (place.rows - place.rank + blocks - 1) / blocks;
@@ -95,8 +96,8 @@ NF12_DEVICE void store_outputs(const GemmParams& p, const WarpgroupPlace& place,
   NF12_NO_UNROLL
   for (int item = place.wave; item < owned * kParts; item += Plan::kWaves) {
     const int slot = item / kParts, part = item % kParts;
-    const int first_token = arch::block_y() * Plan::kTokens + 16 * part;
-    if (first_token >= p.m) continue;
+    const int first_token = arch::block_y() * all.tokens + 16 * part;
+    if (16 * part >= all.tokens || first_token >= p.m) continue;
     const int first = (place.first_row + slot * blocks + place.rank) * kTileRows;
     float bias[2] = {kNoBias, kNoBias};
     if (p.bias != nullptr) {
