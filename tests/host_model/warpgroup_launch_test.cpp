@@ -57,6 +57,7 @@ void expect_within_limits(int tokens, int64_t n, int64_t k, const ClusterCounts&
 
   WarpgroupParams p = {};
   p.cluster.gemm.weight = weight;
+  p.cluster.gemm.m = tokens;
   const Grid grid = warpgroup_grid(config, p, shape);
   const int64_t clusters = grid.x / shape.blocks;
   with_form(tokens, [&]<WarpgroupConfig form>() {

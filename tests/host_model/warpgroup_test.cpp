@@ -333,7 +333,7 @@ TEST(equal_launches_give_equal_bits) {
 // More tokens than the kernel takes: rows of the grid share them out.
 TEST(several_tiles_of_tokens) {
   Random random(17);
-  Cases cases(9, 5);
+  Cases cases(9, 6);
   for (const int tokens : kWarpgroupTokens)
     for (const int m : {tokens + 1, 2 * tokens, 3 * tokens - 7}) {
       if (!cases.takes_next()) continue;

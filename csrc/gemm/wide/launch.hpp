@@ -38,6 +38,9 @@ constexpr WideCost wide_cost(int tokens) {
          : tokens == 192 ? WideCost{725, 2500, 745, 7500, 1800}
                          : WideCost{800, 2500, 830, 8300, 2000};
 }
+// An owner waits for the others' sums, which take as long as so many k-blocks (1536 x 8960, 13 a
+// stretch: 19.2 us for 192 tokens and 22.0 for 256; H200, 2026-11-30).
+inline constexpr int64_t kShortestStretch = 16;
 // Decoding once: a k-block, and the million weights that are written and read again.
 inline constexpr int kOnceBlockNs = 700, kOnceStartNs = 10500, kOnceMillionNs = 300;
 
@@ -95,9 +98,10 @@ constexpr WideShape wide_shape(const WideCard& card, int64_t n, int64_t k, int64
           tiles * sharers, tiles, sharers,
           wide_own(columns, sharers) * cost.block + cost.start + (sharers - 1) * cost.helper);
     else
-      offer_blocks(
-          processors, shared, 0,
-          (tiles * columns + processors - 1) / processors * cost.block_shared + cost.start_shared);
+      offer_blocks(processors, shared, 0,
+                   std::max((tiles * columns + processors - 1) / processors, kShortestStretch) *
+                           cost.block_shared +
+                       cost.start_shared);
   };
   for (int i = 0; i < 3; ++i) {
     if ((card.kernels >> i & 1) != 0) offer_tiles_of(kWideTokens[i]);
