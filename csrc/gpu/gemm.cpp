@@ -15,8 +15,9 @@ using runtime::Kernel;
 namespace {
 
 constexpr int stream_shared_bytes(int tokens) {
-  return tokens == 8 ? StreamPlan<stream_config(8)>::kSharedBytes
-                     : StreamPlan<stream_config(16)>::kSharedBytes;
+  return with_tokens<kStreamTokens>(tokens, []<int t>(std::integral_constant<int, t>) {
+    return StreamPlan<stream_config(t)>::kSharedBytes;
+  });
 }
 
 GemmTraits traits_of(const Device& device) {
@@ -35,7 +36,7 @@ GemmTraits traits_of(const Device& device) {
   traits.cluster = forms_of(kClusterTokens, runtime::cluster_kernel);
   traits.warpgroup = forms_of(kWarpgroupTokens, runtime::warpgroup_kernel);
   traits.stream = true;
-  for (const int tokens : {8, 16})
+  for (const int tokens : kStreamTokens)
     traits.stream &= device.has(runtime::stream_kernel(tokens)) &&
                      stream_shared_bytes(tokens) <= device.shared_bytes();
   for (int i = 0; i < 3; ++i) {

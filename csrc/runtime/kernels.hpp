@@ -11,7 +11,7 @@ namespace nf12::runtime {
   K(gemm_fused_m5)  K(gemm_fused_m6)  K(gemm_fused_m7)  K(gemm_fused_m8)                       \
   K(gemm_fused_m9)  K(gemm_fused_m10) K(gemm_fused_m11) K(gemm_fused_m12)                      \
   K(gemm_fused_m13) K(gemm_fused_m14) K(gemm_fused_m15) K(gemm_fused_m16)                      \
-  K(gemm_stream_t8) K(gemm_stream_t16)                                                         \
+  K(gemm_stream_t8) K(gemm_stream_t16) K(gemm_stream_t32)                                      \
   K(gemm_cluster_t24) K(gemm_cluster_t32) K(gemm_cluster_t48) K(gemm_cluster_t64)              \
   K(gemm_warpgroup_t32) K(gemm_warpgroup_t48) K(gemm_warpgroup_t64)                            \
   K(gemm_warpgroup_t80) K(gemm_warpgroup_t96) K(gemm_warpgroup_t128)                           \

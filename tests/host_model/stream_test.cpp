@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "csrc/format/escapes.hpp"
+#include "csrc/gemm/forms.hpp"
 #include "csrc/gemm/stream/instances/configs.hpp"
 #include "csrc/gemm/stream/kernel.hpp"
 #include "csrc/gemm/stream/launch.hpp"
@@ -23,7 +24,9 @@ struct Problem : GemmProblem {
   Problem(int64_t m, int64_t n, int64_t k, int64_t x_gap = 0, int64_t x_offset = 0)
       : GemmProblem(m, n, k, x_gap, x_offset) {}
   // Which compiled form takes it.
-  int tokens() const { return x.m <= 8 ? 8 : 16; }
+  int tokens() const {
+    return *std::ranges::find_if(kStreamTokens, [&](int form) { return form >= x.m; });
+  }
   StreamConfig config() const { return stream_config(tokens()); }
 };
 
@@ -55,17 +58,20 @@ std::vector<uint16_t> run_stream(Problem& problem, const PackedView& view, uint6
   buffers.push_back(y.buffer());
   if (sums.size() > 0)
     buffers.push_back({sums.data(), sums.size() * sizeof(FlaggedSum), true, "sums"});
-  const int shared_bytes = problem.tokens() == 8 ? StreamPlan<stream_config(8)>::kSharedBytes
-                                                 : StreamPlan<stream_config(16)>::kSharedBytes;
+  const auto of_form = [&](const auto& body) {
+    return with_tokens<kStreamTokens>(problem.tokens(), body);
+  };
+  const int shared_bytes = of_form([]<int t>(std::integral_constant<int, t>) {
+    return StreamPlan<stream_config(t)>::kSharedBytes;
+  });
   try {
     for (int i = 0; i < launches; ++i)
       run_kernel({"nf12_gemm_stream_t" + std::to_string(problem.tokens()), static_cast<int>(grid.x),
                   static_cast<int>(grid.y), problem.config().waves, seed, buffers, shared_bytes},
                  p, [&] {
-                   if (problem.tokens() == 8)
-                     stream_gemm<stream_config(8)>(p);
-                   else
-                     stream_gemm<stream_config(16)>(p);
+                   of_form([&]<int t>(std::integral_constant<int, t>) {
+                     stream_gemm<stream_config(t)>(p);
+                   });
                  });
   } catch (const arch::host::Report& report) {
     EXPECT(false, report.what());
@@ -139,7 +145,7 @@ void expect_model_right(Problem& problem, const std::string& what) {
 
 TEST(every_token_count_multiplies_integers_exactly) {
   Random random(1);
-  for (int m = 1; m <= 16; ++m) {
+  for (int m = 1; m <= kStreamMostTokens; m += m < 18 ? 1 : 7) {
     Problem problem(m, m % 2 ? 33 : 16, 64 * (2 + m % 5), 8);
     expect_integers_right(problem, random);
   }
@@ -176,7 +182,7 @@ TEST(blocks_of_unequal_rows) {
 // launched again with the memory as the launch before left it.
 TEST(blocks_that_share_rows) {
   Random random(10);
-  for (const int m : {1, 3, 8, 9, 16})
+  for (const int m : {1, 3, 8, 9, 16, 29})
     for (const int64_t blocks : {1, 2, 3, 5, 8, 20}) {
       Problem problem(m, 16 * 5 - 3, 64 * 4);
       problem.shape = {.blocks = blocks, .shares_rows = true};
@@ -194,7 +200,7 @@ TEST(blocks_that_share_rows) {
 
 TEST(the_order_of_the_sum_is_the_promised_one) {
   Random random(4);
-  for (const int m : {8, 9}) {
+  for (const int m : {8, 9, 17}) {
     Problem problem(m, 50, 64 * 21);
     fill_model(problem, random, 1'000'000'000);
     make_order_matter(problem);
@@ -209,7 +215,7 @@ TEST(the_order_of_the_sum_is_the_promised_one) {
 
 TEST(escapes_of_every_kind) {
   Random random(5);
-  for (const int m : {1, 16})
+  for (const int m : {1, 16, 32})
     for (const int rarity : {500, 40, 25, 8}) {  // lists of one, of more than 32, raw tiles
       Problem problem(m, 33, 64 * 13);
       fill_model(problem, random, rarity);
@@ -267,13 +273,13 @@ TEST(the_order_of_lanes_decides_nothing) {
 
 TEST(problems_that_fill_the_machine) {
   Random random(9);
-  for (const int m : {1, 16}) {
+  for (const int m : {1, 16, 32}) {
     const auto expect_right = [&](int64_t rows, int64_t k) {
       Problem problem(m, 16 * rows - 3, k);
       problem.shape = stream_shape(problem.config(), weight_of(problem.w.n, k), kMachineBlocks);
       expect_integers_right(problem, random);
     };
-    const int most = stream_config(m == 1 ? 8 : 16).waves;
+    const int most = Problem(m, 1, 64).config().waves;
     // Some blocks with a row more; as many rows as one round takes; another round.
     for (const int rows : {2, most - 1, most}) expect_right(rows * kMachineBlocks + 1, 128);
     expect_right(kMachineBlocks + 1, 64 * 90);  // a second row would take long: shared

@@ -18,6 +18,20 @@ STREAM = [
         "host_stream_test problems_that_fill_the_machine",
     ),
     Mutant(
+        "stream_sums_of_many_rows_for_nothing",
+        LAUNCH,
+        "+ rows * 10 * m +",
+        "+ 0 * m +",
+        "host_select_test the_faster_one_of_stream_and_warpgroups",
+    ),
+    Mutant(
+        "stream_for_no_more_tokens_than_it_always_takes",
+        "csrc/gemm/select.hpp",
+        "problem.m >= traits.stream_below && problem.m <= kStreamMostTokens",
+        "problem.m < traits.stream_below && problem.m <= kStreamMostTokens",
+        "host_select_test the_faster_one_of_stream_and_warpgroups",
+    ),
+    Mutant(
         "stream_waves_not_awaited",
         KERNEL,
         "  arch::sync_block();\n  if (token >= gemm.m) return;\n",

@@ -1,4 +1,4 @@
-// Streaming GEMM for up to 16 tokens on matrix cores: y[t, j] = sum_k x[t, k] W[j, k].
+// Streaming GEMM for up to 32 tokens on matrix cores: y[t, j] = sum_k x[t, k] W[j, k].
 //
 // Bound by the bytes of the weights. One block a multiprocessor, for the whole launch:
 //   - A block has one stretch of tiles, in memory order: whole tile rows, or as many tiles as any

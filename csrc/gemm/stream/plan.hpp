@@ -22,7 +22,7 @@ struct StreamPlan {
   static constexpr int kRows = kPlane + kWaves * 2 * kSegmentFloats;  // of each, see note_rows
   static constexpr int kSharedBytes = 4 * (kRows + 2 * (kWaves + 1));
 
-  static_assert(kTokens == 8 || kTokens == 16);
+  static_assert(kTokens % 8 == 0 && 2 * kWaves % kTokens == 0);
 };
 
 }  // namespace nf12

@@ -5,9 +5,12 @@
 
 namespace nf12 {
 
-// As many waves as 64 registers a lane allow; 16 tokens need more of them.
+inline constexpr int kStreamTokens[] = {8, 16, 32};
+inline constexpr int kStreamMostTokens = 32;
+
+// As many waves as there are registers for: 64 a lane, 80, 128.
 NF12_INLINE constexpr StreamConfig stream_config(int tokens) {
-  return {.tokens = tokens, .waves = tokens == 8 ? 32 : 24};
+  return {.tokens = tokens, .waves = tokens == 8 ? 32 : tokens == 16 ? 24 : 16};
 }
 
 }  // namespace nf12

@@ -1,4 +1,4 @@
-// Every instance of the streaming kernel: nf12_gemm_stream_t8 and _t16, for NVIDIA.
+// Every instance of the streaming kernel: nf12_gemm_stream_t8, _t16 and _t32, for NVIDIA.
 // Compiled once per GPU target (see targets.json), never by the host compiler of the library.
 #include "csrc/gemm/stream/instances/configs.hpp"
 #include "csrc/gemm/stream/kernel.hpp"
@@ -10,5 +10,6 @@ namespace nf12 {
   nf12_gemm_stream_t##tokens(StreamParams p) { stream_gemm<stream_config(tokens)>(p); }
 NF12_STREAM(8)
 NF12_STREAM(16)
+NF12_STREAM(32)
 
 }  // namespace nf12
