@@ -1,5 +1,6 @@
 // The three waves of a block that bring what the others multiply, each as far ahead as its ring
-// allows: x and the encoded tiles by boxes of the tensor unit, lists by bulk copies.
+// allows: x and the encoded tiles by boxes of the tensor unit, lists by bulk copies; and what other
+// blocks have of a tile, through the ring of x.
 //
 // Weights do not go through loads: the fence after each decoded tile would wait for them (1,790
 // cycles a k-block against 2,000, H200, 2026-11-29).

@@ -6,7 +6,8 @@
 //   waves 0..7   two groups, 64 rows of W each. The matrix unit takes both operands from shared
 //                memory; between the four instructions of a k-block each wave decodes its 16 rows
 //                of the second next one, into a buffer of its group
-//   wave 8       x;  wave 9  encoded tiles;  wave 10  index words and lists (copies.hpp)
+//   wave 8       x, and at a tile's end the sums of other blocks;  wave 9  encoded tiles;  wave 10
+//                index words and lists (copies.hpp)
 //
 //        encoded ring --> registers --> four buffers a group ---+
 //                                        (A, 64 rows)           +--> sums in registers
