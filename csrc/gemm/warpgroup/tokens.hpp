@@ -41,8 +41,7 @@ NF12_DEVICE void copy_column(const WarpgroupParams& p, const WarpgroupPlace& pla
   const uint32_t copied = arch::shared_address(shared, Plan::kCopied + 2 * column);
   arch::expect_bytes(copied, warpgroup_box_tokens(config, p.tokens) * (2 * kTileColumns));
   arch::copy_box(arch::shared_address(shared, Plan::kTokenRing + column * Plan::kColumnWords),
-                 &p.x_map, copied, (place.begin + t) * kTileColumns,
-                 arch::block_y() * p.tokens);
+                 &p.x_map, copied, (place.begin + t) * kTileColumns, arch::block_y() * p.tokens);
 }
 
 // To bring a column takes a lane 300 cycles, for which the other waves of its group wait (H200,
