@@ -120,7 +120,7 @@ struct GemmChoice {
   ClusterShape shape = {};  // of each
   StreamShape stream = {};
   WideShape wide = {};
-  int64_t ns = 0;  // stream past 16 tokens, warpgroup, wide: that a model says it takes
+  int64_t ns = 0;  // stream past 16 tokens, warpgroup: that a model says it takes
 
   constexpr explicit operator bool() const { return refusal == nullptr; }
 };
@@ -174,7 +174,7 @@ constexpr GemmChoice stream_choice(const GemmTraits& traits, const GemmProblem& 
 
 // The form of the cluster path that is faster where it is to be had; no tokens if it is not. Rows
 // of the grid share out the tokens: as few as there can be, or up to two more of a smaller form,
-// which fills more multiprocessors (3584 x 3584, 160 tokens: 1 x 192 18.8 us, 2 x 80 14.9; H200,
+// which fills more multiprocessors (3584 x 3584, 160 tokens: 1 x 192 17.4 us, 2 x 80 14.8; H200,
 // 2026-11-30). Up to 64 tokens one is the fastest.
 constexpr GemmChoice warpgroup_choice(const GemmTraits& traits, const GemmProblem& problem) {
   GemmChoice best = {.path = GemmPath::kCluster, .warpgroup = true};
@@ -244,7 +244,6 @@ constexpr GemmChoice wide_choice(const GemmTraits& traits, const GemmProblem& pr
   if (!choice) return choice;
   const WideCard card = {traits.processors, traits.clusters[kOnceBlocks], traits.wide, traits.once};
   choice.wide = wide_shape(card, weight.n, weight.k, problem.m);
-  choice.ns = choice.wide.ns;
   choice.tokens = choice.wide.tokens;
   choice.splits = choice.wide.shared_tiles > 0 ? 2 : 1;
   if (choice.tokens == 0) choice.refusal = "has no grid for so many outputs";
@@ -309,7 +308,7 @@ constexpr GemmChoice select_gemm(const GemmTraits& traits, const GemmProblem& pr
     const GemmChoice wide = wide_choice(traits, problem);
     if (problem.m <= kComparedTokens) {
       const GemmChoice groups = warpgroup_choice(traits, problem);
-      if (groups.tokens > 0 && (!wide || groups.ns + groups.ns / 50 <= wide.ns)) return groups;
+      if (groups.tokens > 0 && (!wide || groups.ns + groups.ns / 50 <= wide.wide.ns)) return groups;
     }
     if (wide) return wide;
   }
@@ -318,7 +317,8 @@ constexpr GemmChoice select_gemm(const GemmTraits& traits, const GemmProblem& pr
     const GemmChoice groups = warpgroup_choice(traits, problem);
     // By 5 %, which the model of warpgroups is above what they take: then 34 of 36 choices were the
     // faster form, two were 3 % off (H200, 2026-11-30).
-    if (stream && groups.tokens > 0 && stream.ns <= groups.ns - groups.ns / 20) return stream;
+    if (groups.tokens > 0)
+      return stream && stream.ns <= groups.ns - groups.ns / 20 ? stream : groups;
   }
   const GemmPath first = problem.m < traits.fused_below     ? GemmPath::kFused
                          : problem.m < traits.stream_below  ? GemmPath::kStream

@@ -30,6 +30,13 @@ struct StreamShape {
   bool shares_rows;
 };
 
+// Tiles of the block that has most.
+constexpr int64_t longest_stretch(const StreamShape& shape, const PackedView& weight) {
+  const int64_t columns = tile_columns(weight.k), unit = shape.shares_rows ? 1 : columns;
+  const int64_t units = tile_rows(weight.n) * (columns / unit);
+  return (units + shape.blocks - 1) / shape.blocks * unit;
+}
+
 // One block a multiprocessor, or a multiple of that where a wave would have more than a whole row,
 // for whose sums it has no place. Rows are shared where the longest block then has more than 34
 // tiles less: a tile less saves 10 to 25 ns; another block's sums, and x read at other columns than
@@ -44,20 +51,16 @@ constexpr StreamShape stream_shape(const StreamConfig& config, const PackedView&
   const StreamShape whole = {std::min(rows, rounds * multiprocessors), false};
   if (rounds > 1) return whole;
   const StreamShape shared = {std::min<int64_t>(rows * columns, multiprocessors), true};
-  const int64_t longest = (rows + whole.blocks - 1) / whole.blocks * columns;
-  const int64_t even = (rows * columns + shared.blocks - 1) / shared.blocks;
-  return longest - even > 34 ? shared : whole;
+  return longest_stretch(whole, weight) - longest_stretch(shared, weight) > 34 ? shared : whole;
 }
 
 // What a launch for 17 to 32 tokens takes, in nanoseconds (H200, 2026-11-30): the longest block's
 // tiles, more for every token, as x comes from the cache for each; and its rows, whose sums of
 // every token meet. Of 33 launches of 11 shapes with whole rows within 8 %.
 constexpr int64_t stream_ns(const StreamShape& shape, const PackedView& weight, int64_t m) {
-  const int64_t all = tile_rows(weight.n), columns = tile_columns(weight.k);
-  const int64_t rows = (all + shape.blocks - 1) / shape.blocks;
-  const int64_t tiles =
-      shape.shares_rows ? (all * columns + shape.blocks - 1) / shape.blocks : rows * columns;
-  return 2300 + tiles * (49 + m / 4) + rows * 10 * m + (shape.shares_rows ? 1000 : 0);
+  const int64_t rows = (tile_rows(weight.n) + shape.blocks - 1) / shape.blocks;
+  return 2300 + longest_stretch(shape, weight) * (49 + m / 4) + rows * 10 * m +
+         (shape.shares_rows ? 1000 : 0);
 }
 
 constexpr int64_t stream_workspace_bytes(const StreamConfig& config, const StreamShape& shape) {
